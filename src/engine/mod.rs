@@ -1,0 +1,111 @@
+//! The two ways of making ids behind one question: so many ids, now.
+//!
+//! [`Engine::take`] never waits. It hands out ids from memory or says what there is to wait for; the caller waits with its
+//! own deadline and asks again. Ids that were handed out are gone: nothing takes them back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Boot;
+use crate::ids::IdRange;
+
+pub mod segment;
+pub mod snowflake;
+
+/// How many ids are asked for, and in which shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demand {
+    /// So many separate requests for one id each: any number of them may be served now.
+    Singles(u64),
+    /// All of them or none, increasing, in as few runs as there are.
+    Batch(u64),
+    /// All of them or none, as one run of consecutive ids.
+    Consecutive(u64),
+}
+
+impl Demand {
+    /// How many ids are asked for.
+    #[must_use]
+    pub const fn count(self) -> u64 {
+        match self {
+            Self::Singles(n) | Self::Batch(n) | Self::Consecutive(n) => n,
+        }
+    }
+}
+
+/// Why fewer ids than asked for were handed out.
+#[derive(Debug)]
+pub enum Shortage {
+    /// More will come: wait, then ask again.
+    Later(Later),
+    /// Waiting does not help.
+    Refused(Refusal),
+}
+
+/// What there is to wait for.
+#[derive(Debug)]
+pub enum Later {
+    /// The refill in flight: changes when it has ended, well or badly.
+    Refill(tokio::sync::watch::Receiver<u64>),
+    /// Time: about so long until the next tick has ids.
+    Tick(Duration),
+}
+
+impl Later {
+    /// Waits until asking again makes sense.
+    pub async fn wait(self) {
+        match self {
+            // A closed channel means the engine is gone; asking again says so.
+            Self::Refill(mut refills) => drop(refills.changed().await),
+            Self::Tick(pause) => tokio::time::sleep(pause).await,
+        }
+    }
+}
+
+/// Why no id was produced. The texts that clients see are made in `command/error.rs`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Waited as long as one may; asking again soon may work.
+    #[error("{0}")]
+    TryAgain(String),
+    /// The store failed and nothing is left in memory.
+    #[error("{0}")]
+    Backend(String),
+    /// No worker id, or no window left.
+    #[error("{0}")]
+    NoWorker(String),
+    /// The boot clock stands still or went back, and the borrowed time is used up.
+    #[error("{0}")]
+    Clock(String),
+    /// The id space of the tag or the timestamp bits are used up.
+    #[error("{0}")]
+    Exhausted(String),
+    /// So many at once can never be served; the most that can.
+    #[error("at most {0}")]
+    TooMany(u64),
+    /// The tag is retired.
+    #[error("retired")]
+    Retired,
+}
+
+/// One way of making ids.
+#[derive(Clone, Debug)]
+pub enum Engine {
+    /// Ranges of the store; one object a tag.
+    Segment(Arc<segment::Segment>),
+    /// The node's one generator, shared by all Snowflake tags.
+    Snowflake(Arc<snowflake::Snowflake>),
+}
+
+impl Engine {
+    /// Appends ids to `out`: all of `demand`, or for [`Demand::Singles`] as many as there are.
+    ///
+    /// # Errors
+    /// Why fewer than asked for were appended; for the other demands none were.
+    pub fn take(&self, demand: Demand, now: Boot, out: &mut Vec<IdRange>) -> Result<(), Shortage> {
+        match self {
+            Self::Segment(segment) => segment.take(demand, now, out),
+            Self::Snowflake(snowflake) => snowflake.take(demand, now, out),
+        }
+    }
+}
