@@ -5,6 +5,7 @@
 
 use std::borrow::Borrow;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// The largest id: the largest value of a signed 64-bit integer.
@@ -76,7 +77,7 @@ pub fn total(ranges: &[IdRange]) -> u64 {
 
 /// The name under which a caller's ids are counted: 1 to 128 bytes of printable ASCII without space, quotes and
 /// backslash, case-sensitive. Cheap to clone.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TagName(Arc<str>);
 
 impl TagName {
@@ -100,6 +101,19 @@ impl TagName {
 #[must_use]
 pub const fn is_tag_byte(byte: u8) -> bool {
     byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\')
+}
+
+impl AsRef<str> for TagName {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+// As its bytes hash: a map of names is looked up with the bytes of a request.
+impl Hash for TagName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.as_bytes().hash(state);
+    }
 }
 
 impl fmt::Display for TagName {
@@ -176,6 +190,13 @@ mod tests {
             assert_eq!(joined, [range], "split at {n}");
             assert_eq!(head.map_or(0, IdRange::len), n.min(10));
         }
+    }
+
+    #[test]
+    fn a_name_is_found_by_its_bytes() {
+        let order = TagName::new(b"order").expect("valid");
+        let names = std::collections::HashSet::from([order.clone()]);
+        assert_eq!(names.get(b"order".as_slice()), Some(&order));
     }
 
     #[test]
