@@ -199,22 +199,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         loop {
             let limits = if self.session.authenticated() { &Limits::AFTER_LOGIN } else { &Limits::BEFORE_LOGIN };
             let rest = self.input.get(self.answered..).unwrap_or_default();
-            match self.scanner.next(rest, limits) {
+            let mut flow = Flow::Continue;
+            let whole = match self.scanner.next(rest, limits) {
                 Ok(Scan::Request(request)) => {
-                    let size = request.raw_len();
                     if !self.session.joins(&request) {
-                        let flow = self.session.execute(&request, &shared.context, &batch, &mut self.output).await;
-                        if flow == Flow::Close {
-                            return Err(End::Closed);
-                        }
+                        flow = self.session.execute(&request, &shared.context, &batch, &mut self.output).await;
                     }
-                    self.answered += size;
+                    true
                 }
-                Ok(Scan::Incomplete) => break,
+                Ok(Scan::Incomplete) => false,
                 Err(error) => {
                     self.session.settle(&shared.context, &batch, &mut self.output).await;
-                    return Err(self.protocol_error(&error));
+                    return Err(self.protocol_error(error));
                 }
+            };
+            self.answered += self.scanner.consumed();
+            if flow == Flow::Close {
+                return Err(End::Closed);
+            }
+            if !whole {
+                break;
             }
             if self.session.has_queued() {
                 self.replay(&batch).await?;
@@ -247,11 +251,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.write().await
     }
 
-    fn protocol_error(&mut self, error: &ProtocolError) -> End {
+    fn protocol_error(&mut self, error: ProtocolError) -> End {
         let context = &self.shared.context;
         context.metrics.protocol_errors.add(error.kind(), 1);
-        if let Some(text) = error.reply() {
-            crate::resp::reply::error(&mut self.output, &text);
+        if let Some(text) = error.text() {
+            crate::resp::error(&mut self.output, &text);
         } else if context.foreign_protocol_log.permits(context.clock.boot()) {
             tracing::warn!(
                 error_kind = "caller",
