@@ -71,8 +71,7 @@ pub fn array_header(out: &mut Vec<u8>, len: usize) {
 /// Writes one id.
 #[inline]
 pub fn id(out: &mut Vec<u8>, form: IdForm, id: u64) {
-    let line = Line::new(form, id);
-    out.extend_from_slice(line.bytes.get(..line.len).unwrap_or_default());
+    out.extend_from_slice(Tail::of_id(form, id).bytes());
 }
 
 /// Writes the ids `start .. end`, each as an element of its own: the elements of an array, or the replies to that many
@@ -118,7 +117,7 @@ fn same_length(out: &mut Vec<u8>, mut line: Line, start: u64, end: u64) {
     out.truncate(new_len);
 }
 
-/// One id as it stands on the wire.
+/// One id as it stands on the wire, and what is behind it in the slot.
 #[derive(Clone, Copy)]
 struct Line {
     bytes: [u8; SLOT],
@@ -128,25 +127,12 @@ struct Line {
 impl Line {
     fn new(form: IdForm, id: u64) -> Self {
         let mut line = Self { bytes: [0; SLOT], len: 0 };
-        let digits = Digits::of(id);
-        match form {
-            IdForm::Integer => line.append(b":"),
-            IdForm::Bulk => {
-                line.append(b"$");
-                line.append(Digits::of(digits.bytes().len() as u64).bytes());
-                line.append(b"\r\n");
-            }
+        let tail = Tail::of_id(form, id);
+        if let Some(space) = line.bytes.get_mut(..tail.bytes().len()) {
+            space.copy_from_slice(tail.bytes());
+            line.len = tail.bytes().len();
         }
-        line.append(digits.bytes());
-        line.append(b"\r\n");
         line
-    }
-
-    fn append(&mut self, part: &[u8]) {
-        if let Some(space) = self.bytes.get_mut(self.len..self.len + part.len()) {
-            space.copy_from_slice(part);
-            self.len += part.len();
-        }
     }
 
     /// Sets the digit at `last` to 0 and carries one to the digits in front of it. There is always a digit to take it,
@@ -167,42 +153,94 @@ impl Line {
     }
 }
 
-/// The decimal digits of a number, right-aligned.
-struct Digits {
-    bytes: [u8; 20],
+/// The end of an element, put together from its last byte to its first.
+struct Tail {
+    bytes: [u8; SLOT],
     from: usize,
 }
 
-impl Digits {
-    fn of(mut value: u64) -> Self {
-        let mut digits = Self { bytes: [b'0'; 20], from: 20 };
-        for byte in digits.bytes.iter_mut().rev() {
-            *byte = b'0' + (value % 10) as u8;
-            digits.from -= 1;
-            value /= 10;
-            if value == 0 {
-                break;
-            }
+impl Tail {
+    /// A type byte, a number and a line end.
+    #[inline]
+    fn of_number(kind: u8, negative: bool, magnitude: u64) -> Self {
+        let mut tail = Self { bytes: [0; SLOT], from: SLOT };
+        tail.push_pair(*b"\r\n");
+        tail.push_number(magnitude);
+        if negative {
+            tail.push(b'-');
         }
-        digits
+        tail.push(kind);
+        tail
     }
 
+    #[inline]
+    fn of_id(form: IdForm, id: u64) -> Self {
+        match form {
+            IdForm::Integer => Self::of_number(b':', false, id),
+            IdForm::Bulk => {
+                let mut tail = Self { bytes: [0; SLOT], from: SLOT };
+                tail.push_pair(*b"\r\n");
+                tail.push_number(id);
+                let digits = SLOT - 2 - tail.from;
+                tail.push_pair(*b"\r\n");
+                tail.push_number(digits as u64);
+                tail.push(b'$');
+                tail
+            }
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, byte: u8) {
+        self.from = self.from.saturating_sub(1);
+        if let Some(place) = self.bytes.get_mut(self.from) {
+            *place = byte;
+        }
+    }
+
+    #[inline]
+    fn push_pair(&mut self, pair: [u8; 2]) {
+        self.from = self.from.saturating_sub(2);
+        if let Some(place) = self.bytes.get_mut(self.from..).and_then(|rest| rest.first_chunk_mut()) {
+            *place = pair;
+        }
+    }
+
+    /// Two digits a division.
+    #[inline]
+    fn push_number(&mut self, mut value: u64) {
+        while value >= 100 {
+            self.push_pair(two_digits(value % 100));
+            value /= 100;
+        }
+        if value >= 10 {
+            self.push_pair(two_digits(value));
+        } else {
+            self.push(digit(value));
+        }
+    }
+
+    #[inline]
     fn bytes(&self) -> &[u8] {
         self.bytes.get(self.from..).unwrap_or_default()
     }
 }
 
+#[inline]
+const fn two_digits(value: u64) -> [u8; 2] {
+    [digit(value / 10), digit(value)]
+}
+
+/// The last digit of `value`.
+#[inline]
+const fn digit(value: u64) -> u8 {
+    b'0' + (value % 10) as u8
+}
+
 /// Writes a type byte, a number and a line end.
 #[inline]
 pub(super) fn header(out: &mut Vec<u8>, kind: u8, magnitude: u64, negative: bool) {
-    let mut line = Line { bytes: [0; SLOT], len: 0 };
-    line.append(&[kind]);
-    if negative {
-        line.append(b"-");
-    }
-    line.append(Digits::of(magnitude).bytes());
-    line.append(b"\r\n");
-    out.extend_from_slice(line.bytes.get(..line.len).unwrap_or_default());
+    out.extend_from_slice(Tail::of_number(kind, negative, magnitude).bytes());
 }
 
 fn write_line(out: &mut Vec<u8>, kind: u8, text: &str) {

@@ -282,44 +282,60 @@ impl Scanner {
     /// Reads the elements still missing; false when they are not all there.
     #[inline]
     fn elements(&mut self, buf: &[u8], limits: &Limits) -> Result<bool, ProtocolError> {
-        while self.missing > 0 {
-            let at = self.at;
-            let tail = buf.get(at..).unwrap_or_default();
-            let (len, head) = match *tail {
-                [b'$', ones @ b'0'..=b'9', b'\r', b'\n', ..] => (usize::from(ones - b'0'), 4),
-                [b'$', tens @ b'1'..=b'9', ones @ b'0'..=b'9', b'\r', b'\n', ..] => {
-                    (usize::from(tens - b'0') * 10 + usize::from(ones - b'0'), 5)
+        let (mut at, mut missing) = (self.at, self.missing);
+        let outcome = loop {
+            if missing == 0 {
+                break Ok(true);
+            }
+            match self.element(buf, at, limits) {
+                Ok(Some(next)) => {
+                    at = next;
+                    missing -= 1;
                 }
-                _ => match self.bulk_length(buf, limits)? {
-                    Some(found) => found,
-                    None => return Ok(false),
-                },
-            };
-            // No sum here can overflow: `at` and `head` are within a slice, and `len` is at most 2^29.
-            if len > limits.max_bulk {
-                let header_fits = at + head <= limits.max_total;
-                return Err(if header_fits { too_long_bulk(limits) } else { ProtocolError::TooBigRequest });
+                Ok(None) => break Ok(false),
+                Err(error) => break Err(error),
             }
-            let whole = head + len + 2;
-            if at + whole > limits.max_total {
-                return Err(ProtocolError::TooBigRequest);
-            }
-            let Some(element) = tail.get(..whole) else { return Ok(false) };
-            if !element.ends_with(b"\r\n") {
-                return Err(ProtocolError::InvalidBulkLength);
-            }
-            self.spans.push(Span::new(at + head, len).ok_or(ProtocolError::TooBigRequest)?);
-            self.at = at + whole;
-            self.missing -= 1;
-        }
-        Ok(true)
+        };
+        self.at = at;
+        self.missing = missing;
+        outcome
     }
 
-    /// The length of the bulk string at `self.at` and the bytes in front of its content; `None` when they are not there.
+    /// Reads the element at `at` and returns where the next one begins; `None` when it is not all there.
+    #[inline]
+    fn element(&mut self, buf: &[u8], at: usize, limits: &Limits) -> Result<Option<usize>, ProtocolError> {
+        let tail = buf.get(at..).unwrap_or_default();
+        let (len, head) = match *tail {
+            [b'$', ones @ b'0'..=b'9', b'\r', b'\n', ..] => (usize::from(ones - b'0'), 4),
+            [b'$', tens @ b'1'..=b'9', ones @ b'0'..=b'9', b'\r', b'\n', ..] => {
+                (usize::from(tens - b'0') * 10 + usize::from(ones - b'0'), 5)
+            }
+            _ => match self.bulk_length(buf, at, limits)? {
+                Some(found) => found,
+                None => return Ok(None),
+            },
+        };
+        // No sum here can overflow: `at` and `head` are within a slice, and `len` is at most 2^29.
+        if len > limits.max_bulk {
+            let header_fits = at + head <= limits.max_total;
+            return Err(if header_fits { too_long_bulk(limits) } else { ProtocolError::TooBigRequest });
+        }
+        let whole = head + len + 2;
+        if at + whole > limits.max_total {
+            return Err(ProtocolError::TooBigRequest);
+        }
+        let Some(element) = tail.get(..whole) else { return Ok(None) };
+        if !element.ends_with(b"\r\n") {
+            return Err(ProtocolError::InvalidBulkLength);
+        }
+        self.spans.push(Span::new(at + head, len).ok_or(ProtocolError::TooBigRequest)?);
+        Ok(Some(at + whole))
+    }
+
+    /// The length of the bulk string at `at` and the bytes in front of its content; `None` when they are not there.
     #[cold]
     #[inline(never)]
-    fn bulk_length(&mut self, buf: &[u8], limits: &Limits) -> Result<Option<(usize, usize)>, ProtocolError> {
-        let at = self.at;
+    fn bulk_length(&mut self, buf: &[u8], at: usize, limits: &Limits) -> Result<Option<(usize, usize)>, ProtocolError> {
         if at >= limits.max_total {
             return Err(ProtocolError::TooBigRequest);
         }
