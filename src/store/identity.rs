@@ -31,7 +31,9 @@ pub enum Identity {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// It was made with another value: a matter of configuration, exit code 78.
-    #[error("{key} is {wanted} here, but this database was made with {stored}; ids would repeat: set it to {stored}, or use another database")]
+    #[error(
+        "{key} is {wanted} here, but this database was made with {stored}; ids would repeat: set it to {stored}, or use another database"
+    )]
     Mismatch {
         /// The key of the configuration.
         key: &'static str,
@@ -55,14 +57,16 @@ pub async fn ensure(pool: &SqlitePool, wanted: &Wanted) -> Result<Identity, Iden
     let query = sqlx::query("SELECT cluster, registry, datacenter_id, layout FROM idgen_identity");
     let Some(row) = query.fetch_optional(&mut *tx).await.map_err(failed)? else {
         let cluster = uuid(random_u128().map_err(|error| IdentityError::Store(error.to_string()))?);
-        sqlx::query("INSERT INTO idgen_identity (one, cluster, registry, datacenter_id, layout) VALUES (1, ?, ?, ?, ?)")
-            .bind(&cluster)
-            .bind(wanted.registry)
-            .bind(i64::try_from(wanted.datacenter_id).unwrap_or(i64::MAX))
-            .bind(&wanted.layout)
-            .execute(&mut *tx)
-            .await
-            .map_err(failed)?;
+        sqlx::query(
+            "INSERT INTO idgen_identity (one, cluster, registry, datacenter_id, layout) VALUES (1, ?, ?, ?, ?)",
+        )
+        .bind(&cluster)
+        .bind(wanted.registry)
+        .bind(i64::try_from(wanted.datacenter_id).unwrap_or(i64::MAX))
+        .bind(&wanted.layout)
+        .execute(&mut *tx)
+        .await
+        .map_err(failed)?;
         tx.commit().await.map_err(failed)?;
         return Ok(Identity::Created(cluster));
     };

@@ -73,7 +73,8 @@ impl State {
         rules::live(row.clone())?;
         let limit = row.definition.id_limit;
         let last = row.max_id.max(row.floor).saturating_add(count).min(limit);
-        let range = IdRange::new(row.max_id.max(row.floor) + 1, last + 1).ok_or_else(|| rules::exhausted(tag, limit))?;
+        let range =
+            IdRange::new(row.max_id.max(row.floor) + 1, last + 1).ok_or_else(|| rules::exhausted(tag, limit))?;
         (row.max_id, *row_nonce) = (last, nonce);
         Ok(Grant { range, nonce })
     }
@@ -83,10 +84,7 @@ impl State {
         let before = tail.unused.start() - 1;
         match self.rows.get_mut(&tail.tag) {
             Some((row, nonce))
-                if row.max_id == tail.unused.last()
-                    && *nonce == tail.nonce
-                    && row.floor <= before
-                    && !row.retired =>
+                if row.max_id == tail.unused.last() && *nonce == tail.nonce && row.floor <= before && !row.retired =>
             {
                 (row.max_id, *nonce) = (before, fresh);
                 Ok(true)

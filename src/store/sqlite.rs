@@ -16,7 +16,9 @@ use std::time::Duration;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection, SqlitePool, Transaction};
 
-use super::{Alteration, Answer, Definition, EngineKind, Grant, Kind, Order, Row, SegmentStore, StoreError, Tail, rules};
+use super::{
+    Alteration, Answer, Definition, EngineKind, Grant, Kind, Order, Row, SegmentStore, StoreError, Tail, rules,
+};
 use crate::ids::{IdRange, MAX_ID, TagName, random_u128};
 
 mod open;
@@ -315,8 +317,7 @@ impl SegmentStore for Sqlite {
 
     fn changed_since(&self, revision: u64) -> Answer<'_, Vec<Row>> {
         Box::pin(async move {
-            let sql =
-                sqlx::AssertSqlSafe(format!("SELECT {ROW} FROM id_alloc WHERE revision > ? ORDER BY revision"));
+            let sql = sqlx::AssertSqlSafe(format!("SELECT {ROW} FROM id_alloc WHERE revision > ? ORDER BY revision"));
             let found = self.run(sqlx::query(sql).bind(int(revision)).fetch_all(&self.0.pool)).await?;
             found.iter().map(row).collect()
         })

@@ -48,13 +48,19 @@ pub enum OpenError {
     #[error("the data folder {0} is in use by {1}; stop that process, or give this one another file in database.dsn")]
     InUse(PathBuf, String),
     /// The folder is on a file system whose locks and syncs can't be relied on.
-    #[error("the data folder {0} is on a {1} file system, where SQLite can lose or repeat ids; choose a local disk in database.dsn")]
+    #[error(
+        "the data folder {0} is on a {1} file system, where SQLite can lose or repeat ids; choose a local disk in database.dsn"
+    )]
     Network(PathBuf, &'static str),
     /// A new database would start at 1 beside another one's data.
-    #[error("{0} does not exist, but its folder holds data of idgen ({1}): a new database would give ids again; name that file in database.dsn, or choose an empty folder")]
+    #[error(
+        "{0} does not exist, but its folder holds data of idgen ({1}): a new database would give ids again; name that file in database.dsn, or choose an empty folder"
+    )]
     OtherData(PathBuf, String),
     /// The database that was here has been deleted.
-    #[error("{0} is gone, though a database was made there before: a new one would give ids again; put the file back or restore a copy and run after-restore, or choose an empty folder in database.dsn")]
+    #[error(
+        "{0} is gone, though a database was made there before: a new one would give ids again; put the file back or restore a copy and run after-restore, or choose an empty folder in database.dsn"
+    )]
     Gone(PathBuf),
     /// The file is something else.
     #[error("{0} is not a database of idgen ({1}) and was left as it is; name another file in database.dsn")]
