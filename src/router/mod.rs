@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
-use crate::engine::segment::{self, Segment};
+use crate::engine::segment::{self, Segment, Supply};
 use crate::engine::snowflake::{self, Snowflake};
 use crate::engine::{Engine, Refusal};
 use crate::health::Health;
@@ -22,6 +22,7 @@ use crate::store::{Alteration, Definition, EngineKind, Kind, Order, Row, Segment
 mod catalogue;
 mod entry;
 mod refresh;
+mod stop;
 
 pub use entry::{EngineInfo, Entry, Info};
 
@@ -143,8 +144,8 @@ pub enum Error {
 pub struct Parts {
     /// The catalogue and the segment counters.
     pub store: Arc<dyn SegmentStore>,
-    /// What bounds the refills of all tags together.
-    pub refills: Arc<segment::Refills>,
+    /// What all segment tags share.
+    pub supply: Arc<Supply>,
     /// The node's Snowflake generator.
     pub snowflake: Arc<Snowflake>,
     /// The clocks.
@@ -307,7 +308,7 @@ impl Router {
 
     /// Everything `IDINFO` tells of a tag.
     pub fn info(&self, entry: &Entry) -> Info {
-        entry.info(self.parts.guarantee, self.parts.clock.boot())
+        entry.info(self.parts.guarantee)
     }
 
     /// The node's Snowflake generator.
@@ -320,9 +321,9 @@ impl Router {
         self.parts.store.name()
     }
 
-    /// The parts of an id by the node's layout.
-    pub fn decode(&self, id: u64) -> snowflake::Decoded {
-        self.parts.snowflake.layout().decode(id)
+    /// The parts of an id by the node's layout; `None` for a number that is no id of it.
+    pub fn decode(&self, id: u64) -> Option<snowflake::layout::Parts> {
+        self.parts.snowflake.layout().decompose(id)
     }
 
     /// The entry of a tag that has to exist: never creates it.
@@ -345,12 +346,7 @@ impl Router {
         let kind = row.definition.engine;
         let metrics = self.parts.metrics.tag(&row.tag, kind.name());
         let engine = match kind {
-            EngineKind::Segment => Engine::Segment(Segment::new(
-                &row,
-                Arc::clone(&self.parts.store),
-                Arc::clone(&self.parts.refills),
-                Arc::clone(&metrics),
-            )),
+            EngineKind::Segment => Engine::Segment(Segment::new(&row, Arc::clone(&self.parts.supply), Arc::clone(&metrics))),
             EngineKind::Snowflake => {
                 self.parts.snowflake.want();
                 Engine::Snowflake(Arc::clone(&self.parts.snowflake))
@@ -503,5 +499,7 @@ fn store_error(tag: &TagName, error: &StoreError) -> Error {
     }
 }
 
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
