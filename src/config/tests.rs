@@ -275,7 +275,6 @@ fn tags_and_rules_are_checked() {
     for (tags, words) in [
         ("rules: [ { match: \"a b\", engine: segment } ]", ["tags.rules", "match of rule 1"]),
         ("rules: [ { match: \"a[b\", engine: segment } ]", ["tags.rules", "a [ has no ]"]),
-        ("prefix: \"a b\"", ["tags.prefix", "can't begin a tag"]),
         ("declared: [ { tag: \"a b\" } ]", ["tags.declared", "\"a b\""]),
         ("declared: [ { tag: a }, { tag: a } ]", ["tags.declared", "declared twice"]),
         ("declared: [ { tag: a, min_step: 9, step: 5 } ]", ["tags.declared", "steps are out of order"]),

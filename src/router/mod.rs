@@ -89,7 +89,7 @@ pub struct Rule {
 #[serde(default, deny_unknown_fields)]
 pub struct Declared {
     /// The tag.
-    pub name: String,
+    pub tag: String,
     /// `ENGINE`
     pub engine: Option<EngineKind>,
     /// `ORDER`
@@ -166,6 +166,8 @@ pub struct Router {
     parts: Parts,
     catalogue: Catalogue,
     revision: AtomicU64,
+    /// When the catalogue was last read, by the boot clock; 0: never.
+    fresh_at: AtomicU64,
     admissions: tokio::sync::Semaphore,
 }
 
@@ -180,6 +182,7 @@ impl Router {
             parts,
             catalogue: Catalogue::default(),
             revision: AtomicU64::new(0),
+            fresh_at: AtomicU64::new(0),
             admissions: tokio::sync::Semaphore::new(MAX_ADMISSIONS),
         }
     }

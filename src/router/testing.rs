@@ -29,10 +29,10 @@ impl Router {
         let clock = ManualClock::new(Boot(1_000_000_000_000), Wall(1_800_000_000_000_000_000));
         let health = Arc::new(Health::default());
         let metrics = Arc::new(Metrics::default());
-        let store = Arc::new(Memory::new());
+        let store = Arc::new(Memory::default());
         let snowflake_config = snowflake::Config::default();
         let layout = snowflake_config.layout().expect("the default layout");
-        let registry: Arc<dyn WorkerRegistry> = Arc::new(MemoryRegistry::new(layout.workers()));
+        let registry: Arc<dyn WorkerRegistry> = Arc::new(MemoryRegistry::new(layout.workers(), 0, true));
         let snowflake = Snowflake::new(Setup {
             config: snowflake_config,
             layout,

@@ -112,7 +112,7 @@ async fn a_row_that_vanished_closes_its_tag_and_is_never_made_again() {
     let bench = Router::in_memory(Config::default());
     let entry = bench.router.admit(&tag("order")).await.expect("created");
     draw(&bench, &entry).await.expect("an id");
-    bench.store.delete(&tag("order"));
+    assert!(bench.store.delete(&tag("order")));
     bench.router.refresh().await.expect("the store answers");
     assert!(matches!(draw(&bench, &entry).await, Err(Refusal::Backend(_))));
     bench.clock.advance(Duration::from_secs(60));
@@ -135,7 +135,7 @@ async fn a_change_made_elsewhere_arrives_with_the_next_refresh() {
 
 #[tokio::test]
 async fn declared_tags_are_created_and_a_difference_is_a_warning() {
-    let declared = |step| Declared { name: "order".into(), step: Some(step), ..Declared::default() };
+    let declared = |step| Declared { tag: "order".into(), step: Some(step), ..Declared::default() };
     let bench = Router::in_memory(Config { declared: vec![declared(500), declared(700)], ..Config::default() });
     let warnings = bench.router.load().await.expect("loaded");
     assert!(matches!(warnings.as_slice(), [text] if text.contains("STEP 500")), "{warnings:?}");

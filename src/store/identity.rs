@@ -72,6 +72,7 @@ pub async fn ensure(
         .execute(&mut *tx)
         .await
         .map_err(failed)?;
+        first(&mut tx).await.map_err(failed)?;
         tx.commit().await.map_err(failed)?;
         return Ok(Identity::Created(cluster));
     };
