@@ -4,11 +4,8 @@ use std::collections::BTreeSet;
 
 use super::Problem;
 use crate::ids::{MAX_ID, MAX_TAG_LEN, TagName, is_tag_byte};
-use crate::router;
+use crate::router::{self, MAX_DESCRIPTION};
 use crate::store::EngineKind;
-
-/// The longest description of a tag, in bytes.
-const MAX_DESCRIPTION: usize = 255;
 
 pub fn check(config: &router::Config, problems: &mut Vec<Problem>) {
     let mut complain = |key: String, text: String, fix: &str| problems.push(Problem::new(key, text).fix(fix));
@@ -21,20 +18,12 @@ pub fn check(config: &router::Config, problems: &mut Vec<Problem>) {
             );
         }
     }
-    if config.prefix.len() >= MAX_TAG_LEN || !config.prefix.bytes().all(is_tag_byte) {
-        let text = format!("{:?} can't begin a tag", config.prefix);
-        complain(
-            "tags.prefix".into(),
-            text,
-            "use at most 127 bytes of printable ASCII without space, quotes and backslash",
-        );
-    }
     let mut seen = BTreeSet::new();
     for declared in &config.declared {
         if !seen.insert(&declared.tag) {
             complain("tags.declared".into(), format!("{:?} is declared twice", declared.tag), "keep one of the two");
         }
-        if let Some(text) = bad_declaration(declared, &config.prefix) {
+        if let Some(text) = bad_declaration(declared) {
             complain(
                 "tags.declared".into(),
                 format!("{:?}: {text}", declared.tag),
@@ -48,15 +37,12 @@ fn bad_glob(pattern: &str) -> Option<&'static str> {
     if pattern.is_empty() || pattern.len() > MAX_TAG_LEN {
         return Some("a glob has 1 to 128 bytes");
     }
-    if !pattern.bytes().all(is_tag_byte) {
-        return Some("no tag has a space, a quote, a backslash or a byte that isn't printable ASCII");
-    }
-    let open = pattern.matches('[').count();
-    (open > pattern.matches(']').count()).then_some("a [ has no ]")
+    let odd = "no tag has a space, a quote, a backslash or a byte that isn't printable ASCII";
+    (!pattern.bytes().all(is_tag_byte)).then_some(odd)
 }
 
-fn bad_declaration(declared: &router::Declared, prefix: &str) -> Option<String> {
-    if TagName::new(format!("{prefix}{}", declared.tag).as_bytes()).is_none() || declared.tag.is_empty() {
+fn bad_declaration(declared: &router::Declared) -> Option<String> {
+    if TagName::new(declared.tag.as_bytes()).is_none() {
         return Some("a tag is 1 to 128 bytes of printable ASCII without space, quotes and backslash".into());
     }
     let numbers = [
