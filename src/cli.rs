@@ -95,7 +95,7 @@ enum Command {
     /// worker ids above the present time, and the counters of all tags by N.
     AfterRestore {
         /// By how many ids to raise every counter: more than could be given away since the copy
-        #[arg(long, value_name = "N", default_value_t = 0)]
+        #[arg(long, value_name = "N", default_value_t = app::DEFAULT_SKIP)]
         skip: u64,
     },
     /// Print completions for a shell

@@ -57,12 +57,12 @@ impl Config {
     /// Whether the section can be used.
     ///
     /// # Errors
-    /// The key and what is wrong with it.
-    pub fn validate(&self) -> Result<(), (&'static str, String)> {
+    /// In words, naming the key and the fix.
+    pub fn validate(&self) -> Result<(), String> {
         let fix = "write a level such as info, or levels by part such as \"info,idgen::store=debug\"";
         filter(&self.level)
             .map(drop)
-            .map_err(|error| ("level", format!("{:?} is not a level: {error}; {fix}", self.level)))
+            .map_err(|error| format!("log.level: {:?} is not a level: {error}; {fix}", self.level))
     }
 }
 
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(with("info"), Ok(()));
         assert_eq!(with("warn,idgen::store=debug"), Ok(()));
         for bad in ["loud", "info,idgen=loud", ""] {
-            assert_eq!(with(bad).map_err(|(key, _)| key), Err("level"), "{bad:?}");
+            assert!(with(bad).expect_err("refused").starts_with("log.level: "), "{bad:?}");
         }
     }
 }

@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn every_key_of_the_file_is_documented_and_names_its_default() {
-        assert!(keys().len() > 40);
+        assert!(keys().len() >= 30, "{} keys", keys().len());
         for key in keys() {
             assert!(key.doc.len() > 20, "{} has no documentation", key.name);
             assert!(key.doc.contains("Default"), "{}: the documentation doesn't name the default", key.name);

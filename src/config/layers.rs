@@ -85,44 +85,62 @@ pub struct Setting {
     pub origin: Origin,
 }
 
-/// Whether the value of `key` may be shown.
+/// What all layers together hold.
+#[derive(Debug, Default)]
+pub struct Layers {
+    /// The file that was read.
+    pub file: Option<PathBuf>,
+    /// The settings that can be used, weakest first.
+    pub settings: Vec<Setting>,
+    /// What is wrong with the others.
+    pub problems: Vec<Problem>,
+}
+
+/// Whether the value of `key` is a secret.
 pub fn is_secret(key: &str) -> bool {
     SECRETS.contains(&key)
 }
 
-/// All settings of `sources`, weakest first, with every problem of each.
-pub fn read(sources: &Sources) -> (Vec<Setting>, Vec<Problem>) {
-    let (mut settings, mut problems) = (Vec::new(), Vec::new());
+/// All settings of `sources`, and every problem of each.
+pub fn read(sources: &Sources) -> Layers {
+    let (mut layers, mut settings) = (Layers::default(), Vec::new());
     match file(sources) {
-        Ok(Some((path, sections))) => from_file(&path, sections, &mut settings, &mut problems),
+        Ok(Some((path, sections))) => {
+            from_file(&path, sections, &mut settings, &mut layers.problems);
+            layers.file = Some(path);
+        }
         Ok(None) => {}
-        Err(problem) => problems.push(problem),
+        Err(problem) => layers.problems.push(problem),
     }
     let mut texts: Vec<_> = sources.environment.iter().filter_map(variable).collect();
     texts.extend(sources.flags.iter().map(|(flag, key, text)| (key.clone(), text.clone(), Origin::Flag(flag.clone()))));
     for (key, text, origin) in texts {
-        if matches!(origin, Origin::Flag(_)) && is_secret(&key) && has_password(&text) {
-            problems.push(
-                Problem::new(&key, "a password on the command line can be read by every user of the machine")
-                    .set_by(origin)
-                    .fix(format!(
-                        "use {PREFIX}{}, a configuration file or {key}_file",
-                        key.to_uppercase().replace('.', "__")
-                    )),
-            );
-            continue;
-        }
-        match typed(&key, &text) {
-            Ok(value) => settings.push(Setting { key, value, origin }),
-            Err(text) => problems.push(Problem::new(&key, text).set_by(origin)),
+        match from_text(key, &text, origin) {
+            Ok(setting) => settings.push(setting),
+            Err(problem) => layers.problems.push(*problem),
         }
     }
-    let checked = settings.into_iter().filter_map(|setting| {
-        let setting = resolve(setting).and_then(|setting| check(&setting).map(|()| setting));
-        setting.map_err(|problem| problems.push(*problem)).ok()
-    });
-    let settings = checked.collect();
-    (settings, problems)
+    for setting in settings {
+        match resolve(setting).and_then(|setting| check(&setting).map(|()| setting)) {
+            Ok(setting) => layers.settings.push(setting),
+            Err(problem) => layers.problems.push(*problem),
+        }
+    }
+    layers
+}
+
+/// The setting that a variable or a flag makes of `text`.
+fn from_text(key: String, text: &str, origin: Origin) -> Result<Setting, Box<Problem>> {
+    if matches!(origin, Origin::Flag(_)) && is_secret(&key) && has_password(text) {
+        let variable = format!("{PREFIX}{}", key.to_uppercase().replace('.', "__"));
+        let text = "a password on the command line can be read by every user of the machine";
+        let problem = Problem::new(&key, text).fix(format!("use {variable}, a configuration file or {key}_file"));
+        return Err(Box::new(problem.set_by(origin)));
+    }
+    match typed(&key, text) {
+        Ok(value) => Ok(Setting { key, value, origin }),
+        Err(text) => Err(Box::new(Problem::new(&key, text).set_by(origin))),
+    }
 }
 
 /// The key and text of a variable `IDGEN__SECTION__KEY`; `None` for all others, such as the `IDGEN_PORT=tcp://…` that

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +22,7 @@ mod validate;
 
 pub use defaults::TEXT as DEFAULTS;
 pub use layers::{DEFAULT_FILE, Origin, Sources};
-pub use place::{Environment, Host, hostname};
+pub use place::{Environment, Host, hostname, seeded_bug};
 
 /// The exit code of a configuration or an identity that can't be used (`EX_CONFIG`).
 pub const EXIT_CODE: u8 = 78;
@@ -55,6 +56,10 @@ pub struct Config {
     pub sections: Sections,
     /// The host the program runs on.
     pub host: Host,
+    /// Whether a terminal may be coloured (`NO_COLOR` is not set).
+    pub color: bool,
+    /// The configuration file that was read.
+    file: Option<PathBuf>,
     /// What every key was set to and where.
     values: BTreeMap<String, layers::Setting>,
 }
@@ -73,7 +78,7 @@ impl Config {
     /// # Errors
     /// Every problem found, at least one.
     pub fn load(sources: &Sources, wall: Wall) -> Result<Self, Error> {
-        let (settings, mut problems) = layers::read(sources);
+        let layers::Layers { file, settings, mut problems } = layers::read(sources);
         let etcd = settings.iter().rfind(|setting| setting.key == "etcd.endpoints").cloned();
         let values: BTreeMap<_, _> = settings
             .into_iter()
@@ -88,7 +93,8 @@ impl Config {
             }
         };
         let host = Host::of(&sources.environment, &hostname());
-        let config = Self { sections, host, values };
+        let color = sources.environment.get("NO_COLOR").is_none();
+        let config = Self { sections, host, color, file, values };
         let etcd = etcd
             .filter(|endpoints| !matches!(&endpoints.value.kind, config::ValueKind::Array(list) if list.is_empty()));
         if let Some(endpoints) = etcd {
@@ -105,6 +111,19 @@ impl Config {
     #[must_use]
     pub fn origin(&self, key: &str) -> Origin {
         self.values.get(key).map_or(Origin::Default, |setting| setting.origin.clone())
+    }
+
+    /// The configuration file that was read; empty: none.
+    #[must_use]
+    pub fn file(&self) -> String {
+        self.file.as_ref().map(|path| path.display().to_string()).unwrap_or_default()
+    }
+
+    /// Every key with its value as text; secrets are not shown.
+    #[must_use]
+    pub fn shown(&self) -> BTreeMap<String, String> {
+        let value = |key: &defaults::Key| print::value(key, &self.values).trim_matches('"').to_owned();
+        defaults::keys().iter().map(|key| (key.name.clone(), value(key))).collect()
     }
 
     /// The merged configuration as YAML, each value with its origin in a comment; secrets are not shown.

@@ -57,6 +57,13 @@ impl Host {
     }
 }
 
+/// The departure from the right behaviour that a test of the program asks for, which it must then catch
+/// (`IDGEN_SEEDED_BUG`). Builds without debug assertions never ask.
+#[must_use]
+pub fn seeded_bug() -> Option<String> {
+    Environment::of_process().get("IDGEN_SEEDED_BUG").map(str::to_owned)
+}
+
 /// The system's host name; empty when there is none.
 #[must_use]
 pub fn hostname() -> String {

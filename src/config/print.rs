@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::defaults;
+use super::defaults::{self, Key};
 use super::layers::{Origin, Setting, is_secret, show};
 
 /// The column at which origins stand where values leave room.
@@ -17,22 +17,21 @@ pub fn yaml(values: &BTreeMap<String, Setting>) -> String {
             let _ = writeln!(text, "{}{section}:", if last.is_empty() { "" } else { "\n" });
             last = section;
         }
-        let (value, origin) = match values.get(&key.name) {
-            Some(setting) => (shown(&key.name, setting), setting.origin.clone()),
-            None => (key.text.clone(), Origin::Default),
-        };
-        let line = format!("  {name}: {value}");
+        let origin = values.get(&key.name).map_or(&Origin::Default, |setting| &setting.origin);
+        let line = format!("  {name}: {}", value(key, values));
         let _ = writeln!(text, "{line:<ORIGIN_COLUMN$} # {origin}");
     }
     text
 }
 
-fn shown(key: &str, setting: &Setting) -> String {
+/// The value of `key` as YAML on one line; a secret as `***`.
+pub fn value(key: &Key, values: &BTreeMap<String, Setting>) -> String {
+    let Some(setting) = values.get(&key.name) else { return key.text.clone() };
     let text = show(&setting.value);
-    match key {
+    match key.name.as_str() {
         // A DSN is a secret only as far as it holds a password.
         "database.dsn" if !text.contains('@') => text,
-        _ if is_secret(key) => "\"***\"".to_owned(),
+        name if is_secret(name) => "\"***\"".to_owned(),
         _ => text,
     }
 }

@@ -4,11 +4,8 @@ use std::collections::BTreeSet;
 
 use super::Problem;
 use crate::ids::{MAX_ID, MAX_TAG_LEN, TagName, is_tag_byte};
-use crate::router;
+use crate::router::{self, MAX_DESCRIPTION};
 use crate::store::EngineKind;
-
-/// The longest description of a tag, in bytes.
-const MAX_DESCRIPTION: usize = 255;
 
 pub fn check(config: &router::Config, problems: &mut Vec<Problem>) {
     let mut complain = |key: String, text: String, fix: &str| problems.push(Problem::new(key, text).fix(fix));
@@ -40,10 +37,8 @@ fn bad_glob(pattern: &str) -> Option<&'static str> {
     if pattern.is_empty() || pattern.len() > MAX_TAG_LEN {
         return Some("a glob has 1 to 128 bytes");
     }
-    if !pattern.bytes().all(is_tag_byte) {
-        return Some("no tag has a space, a quote, a backslash or a byte that isn't printable ASCII");
-    }
-    None
+    let odd = "no tag has a space, a quote, a backslash or a byte that isn't printable ASCII";
+    (!pattern.bytes().all(is_tag_byte)).then_some(odd)
 }
 
 fn bad_declaration(declared: &router::Declared) -> Option<String> {

@@ -170,7 +170,7 @@ fn variables_of_others_disturb_nothing() {
 #[test]
 fn a_value_of_the_wrong_kind_is_told_with_what_is_expected() {
     for (yaml, words) in [
-        ("server: { max_count: abc }", ["server.max_count", "\"abc\" is not a whole number", "1 to 1000000"]),
+        ("server: { max_count: abc }", ["server.max_count", "\"abc\" is not a whole number", "1 to 10000"]),
         ("server: { max_count: 1.5 }", ["server.max_count", "1.5 is not a whole number", "Default 10000"]),
         ("server: { max_count: -1 }", ["server.max_count", "-1", "Default 10000"]),
         ("server: { wait_max: 250 }", ["server.wait_max", "250 is not a duration with a unit", "Default 250ms"]),
@@ -261,8 +261,8 @@ fn what_rooms_refuse_is_told_with_its_origin() {
 #[test]
 fn numbers_out_of_bounds_are_refused() {
     for (yaml, words) in [
-        ("server: { max_count: 1000001 }", ["server.max_count", "1 to 1000000"]),
-        ("server: { wait_max: 61s }", ["server.wait_max", "1m 1s is outside 0s to 1m"]),
+        ("server: { max_count: 10001 }", ["server.max_count", "1 to 10000"]),
+        ("server: { wait_max: 11s }", ["server.wait_max", "11s is outside 0s to 10s"]),
         ("tags: { refresh: 1ms }", ["tags.refresh", "10ms"]),
         ("tags: { max: 0 }", ["tags.max", "0 is outside"]),
     ] {
@@ -274,7 +274,7 @@ fn numbers_out_of_bounds_are_refused() {
 fn tags_and_rules_are_checked() {
     for (tags, words) in [
         ("rules: [ { match: \"a b\", engine: segment } ]", ["tags.rules", "match of rule 1"]),
-        ("rules: [ { match: \"a[b\", engine: segment } ]", ["tags.rules", "a [ has no ]"]),
+        ("rules: [ { match: \"\", engine: segment } ]", ["tags.rules", "1 to 128 bytes"]),
         ("declared: [ { tag: \"a b\" } ]", ["tags.declared", "\"a b\""]),
         ("declared: [ { tag: a }, { tag: a } ]", ["tags.declared", "declared twice"]),
         ("declared: [ { tag: a, min_step: 9, step: 5 } ]", ["tags.declared", "steps are out of order"]),

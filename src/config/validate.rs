@@ -5,7 +5,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{Config, Problem, tags};
+use super::{Config, Problem, defaults, tags};
+use crate::acl::Users;
 use crate::clock::Wall;
 
 /// The longest path of a unix socket that Linux takes, in bytes.
@@ -17,21 +18,38 @@ const LONG: Duration = Duration::from_hours(30 * 24);
 /// Every problem of `config`, which may be none.
 pub fn all(config: &Config, wall: Wall) -> Vec<Problem> {
     let mut problems = Vec::new();
-    rooms(config, wall, &mut problems);
     listeners(config, &mut problems);
     bounds(config, &mut problems);
     database(config, &mut problems);
     tags::check(&config.tags, &mut problems);
+    rooms(config, wall, &mut problems);
     problems
 }
 
-/// What each room says about its own section.
+/// What each room says about its own section. The texts begin with the key.
 fn rooms(config: &Config, wall: Wall, problems: &mut Vec<Problem>) {
-    if let Err((key, text)) = config.log.validate() {
-        problems.push(Problem::new(format!("log.{key}"), text));
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let said = [
+        config.log.validate().map_err(|error| text(&error)),
+        Users::new(&config.auth).map(drop).map_err(|error| text(&error)),
+        config.snowflake.validate(wall).map_err(|error| text(&error)),
+        config.segment.validate(),
+        config.database.validate(),
+    ];
+    for problem in said.into_iter().filter_map(Result::err).map(|text| told(&text)) {
+        // What was said already for reasons that only several sections together give is the better text.
+        if !problems.iter().any(|other| other.key == problem.key) {
+            problems.push(problem);
+        }
     }
-    if let Err(problem) = config.snowflake.validate(wall) {
-        problems.push(Problem::new(problem.key, problem.text));
+}
+
+/// The problem that `text` tells, which begins with a key, most often followed by a colon.
+fn told(text: &str) -> Problem {
+    let key = defaults::keys().iter().map(|key| key.name.as_str()).filter(|key| text.starts_with(key));
+    match key.max_by_key(|key| key.len()) {
+        Some(key) => Problem::new(key, text.strip_prefix(key).unwrap_or(text).trim_start_matches([':', ' '])),
+        None => Problem::new("configuration", text),
     }
 }
 
@@ -101,8 +119,8 @@ fn is_loopback(host: &str) -> bool {
 fn bounds(config: &Config, problems: &mut Vec<Problem>) {
     let server = &config.server;
     let counts = [
-        ("server.max_clients", u64::try_from(server.max_clients).unwrap_or(u64::MAX), 1, 1_000_000),
-        ("server.max_count", server.max_count, 1, 1_000_000),
+        ("server.max_clients", u64::from(server.max_clients), 1, 1_000_000),
+        ("server.max_count", u64::from(server.max_count), 1, 10_000),
         ("tags.max", config.tags.max, 1, 10_000_000),
     ];
     for (key, value, least, most) in counts {
@@ -113,7 +131,7 @@ fn bounds(config: &Config, problems: &mut Vec<Problem>) {
     }
     let (second, minute) = (Duration::from_secs(1), Duration::from_mins(1));
     let durations = [
-        ("server.wait_max", server.wait_max, Duration::ZERO, minute),
+        ("server.wait_max", server.wait_max, Duration::ZERO, 10 * second),
         ("server.idle_timeout", server.idle_timeout, Duration::ZERO, LONG),
         ("server.drain_delay", server.drain_delay, Duration::ZERO, 5 * minute),
         ("server.shutdown_timeout", server.shutdown_timeout, Duration::ZERO, 5 * minute),

@@ -60,11 +60,9 @@ impl SnowflakeReading {
     }
 }
 
-/// What the node as a whole says of itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// What the log and the panic hook say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeReading {
-    /// How old what the node knows of the tags is, in seconds; `None` before the first look.
-    pub catalogue_age_seconds: Option<f64>,
     /// Panics so far.
     pub panics: u64,
     /// Log lines that the sink did not take.
@@ -74,10 +72,6 @@ pub struct NodeReading {
 impl NodeReading {
     /// Adds the numbers to a scrape.
     pub fn collect(&self, families: &mut Families) {
-        if let Some(age) = self.catalogue_age_seconds {
-            let help = "How old what this node knows of the tags is, in seconds.";
-            families.gauge("idgen_tag_catalogue_age_seconds", help, &[], age);
-        }
         let mut counter = |name, help, value| families.counter_f64(name, help, &[], precise(value));
         counter("idgen_panics_total", "Panics: each is a defect of the program.", self.panics);
         counter(
