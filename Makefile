@@ -29,5 +29,5 @@ lint: ## formatting, clippy with warnings as errors, and what may be depended on
 	cargo deny --locked check --hide-inclusion-graph bans licenses sources
 
 bench: ## the whole server beside redis-server in one run
-	@tests/install run test
+	@tests/install bench
 	cargo bench --locked --bench pipeline
