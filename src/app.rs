@@ -20,7 +20,7 @@ use crate::engine::snowflake::layout::Layout;
 use crate::engine::snowflake::{Setup, Snowflake};
 use crate::health::{Health, Part, Phase, State};
 use crate::ids::Incarnation;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, NodeReading, SnowflakeReading};
 use crate::registry::WorkerRegistry;
 use crate::registry::sql::{SqlRegistry, create_bounds};
 use crate::router::{Parts, Router};
@@ -89,7 +89,7 @@ impl Data {
         })?;
         let (Identity::Created(cluster) | Identity::Same(cluster)) = identity;
         tracing::debug!(cluster, "the identity of the database");
-        let registry = Arc::new(SqlRegistry::new(opened.store.pool().clone(), datacenter));
+        let registry = Arc::new(SqlRegistry::new(opened.store.pool().clone(), datacenter, layout.workers()));
         Ok(Self { store: opened.store, path: opened.path, created: opened.created, layout, registry })
     }
 
@@ -241,12 +241,7 @@ async fn run(config: Config, telemetry: &Telemetry) -> Result<(), Error> {
     health.enter(Phase::Serving);
     summarize(&server_config, &server, admin_addr, &snowflake);
 
-    let shared = Arc::new(Shared {
-        config: server_config.clone(),
-        context,
-        rules: seeded_rules(),
-        drain: CancellationToken::new(),
-    });
+    let shared = Arc::new(Shared::new(server_config.clone(), context, seeded_rules()));
     let closing = CancellationToken::new();
     let serving = tokio::spawn(server.run(shared, closing.clone()));
     let node = Node { data, router, snowflake, health, background };
@@ -405,11 +400,26 @@ fn publish(
     store: &'static str,
 ) {
     let (snowflake, dropped) = (Arc::clone(snowflake), telemetry.dropped());
-    let (weak, health) = (Arc::downgrade(metrics), Arc::clone(&context.health));
+    let (store, health, router) = (metrics.store(store), Arc::clone(&context.health), Arc::clone(&context.router));
     metrics.add_source(move |families| {
-        snowflake.reading().collect(families);
-        let Some(metrics) = weak.upgrade() else { return };
-        metrics.store(store).up.set(i64::from(!matches!(health.part(Part::Store), State::Down(_))));
-        telemetry::reading(dropped()).collect(families);
+        reading(&snowflake).collect(families);
+        store.up.set(i64::from(!matches!(health.part(Part::Store), State::Down(_))));
+        let age = router.catalogue_age();
+        NodeReading { catalogue_age: age, panics: telemetry::panics(), log_dropped: dropped() }.collect(families);
     });
+}
+
+fn reading(snowflake: &Snowflake) -> SnowflakeReading {
+    let (view, counts) = (snowflake.view(), snowflake.metrics());
+    let nanos = Duration::from_nanos(view.clock_offset_ns.unsigned_abs()).as_secs_f64();
+    SnowflakeReading {
+        rollbacks: counts.rollbacks.get(),
+        clock_offset_seconds: if view.clock_offset_ns < 0 { -nanos } else { nanos },
+        sequence_exhausted: counts.sequence_exhausted.get(),
+        exhaustion_seconds: Duration::from_millis(view.exhaustion_ms).as_secs_f64(),
+        worker_id: view.worker,
+        window_remaining_seconds: Duration::from_millis(view.window_remaining_ms).as_secs_f64(),
+        workers_lost: counts.lost.get(),
+        register_failures: counts.register_failures.get(),
+    }
 }

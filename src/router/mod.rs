@@ -24,6 +24,7 @@ mod entry;
 mod refresh;
 mod stop;
 
+pub use crate::engine::snowflake::WorkerView;
 pub use entry::{EngineInfo, Entry, Info};
 
 use catalogue::Catalogue;
@@ -319,6 +320,15 @@ impl Router {
         &self.parts.snowflake
     }
 
+    /// All worker ids of the datacenter.
+    ///
+    /// # Errors
+    /// `Backend` when the registry could not say.
+    pub async fn workers(&self) -> Result<Vec<WorkerView>, Error> {
+        let workers = self.parts.snowflake.workers().await;
+        workers.map_err(|error| Refusal::Backend(error.to_string()).into())
+    }
+
     /// The name of the store, such as `sqlite`.
     pub fn store_name(&self) -> &'static str {
         self.parts.store.name()
@@ -329,8 +339,11 @@ impl Router {
         self.parts.snowflake.layout().decompose(id)
     }
 
-    /// The entry of a tag that has to exist: never creates it.
-    async fn known(&self, tag: &TagName) -> Result<Arc<Entry>, Error> {
+    /// The entry of a tag that has to exist: looked up in the store where this node doesn't know it, never created.
+    ///
+    /// # Errors
+    /// `NoTag`, or why the store could not tell.
+    pub async fn known(&self, tag: &TagName) -> Result<Arc<Entry>, Error> {
         if let Some(entry) = self.catalogue.find(tag.as_str().as_bytes()) {
             return Ok(entry);
         }
