@@ -5,6 +5,7 @@
 
 use std::borrow::Borrow;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// The largest id: the largest value of a signed 64-bit integer.
@@ -76,7 +77,7 @@ pub fn total(ranges: &[IdRange]) -> u64 {
 
 /// The name under which a caller's ids are counted: 1 to 128 bytes of printable ASCII without space, quotes and
 /// backslash, case-sensitive. Cheap to clone.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TagName(Arc<str>);
 
 impl TagName {
@@ -100,6 +101,47 @@ impl TagName {
 #[must_use]
 pub const fn is_tag_byte(byte: u8) -> bool {
     byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\')
+}
+
+impl AsRef<str> for TagName {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+// As its bytes hash: a map of names is looked up with the bytes of a request.
+impl Hash for TagName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.as_bytes().hash(state);
+    }
+}
+
+/// Whether `text` matches `pattern`: `*` is any run of bytes, `?` any one byte. At most the product of the lengths in
+/// steps, and no recursion, whatever the pattern.
+#[must_use]
+pub fn glob(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t, mut star) = (0, 0, None);
+    while let Some(&byte) = text.get(t) {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p + 1, t));
+                p += 1;
+            }
+            Some(&expected) if expected == byte || expected == b'?' => {
+                p += 1;
+                t += 1;
+            }
+            _ => match star {
+                Some((after, tried)) => {
+                    star = Some((after, tried + 1));
+                    p = after;
+                    t = tried + 1;
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern.iter().skip(p).all(|&byte| byte == b'*')
 }
 
 impl fmt::Display for TagName {
@@ -176,6 +218,34 @@ mod tests {
             assert_eq!(joined, [range], "split at {n}");
             assert_eq!(head.map_or(0, IdRange::len), n.min(10));
         }
+    }
+
+    #[test]
+    fn a_glob_matches_runs_and_single_bytes() {
+        let cases = [
+            ("*", "", true),
+            ("*", "order", true),
+            ("order.*", "order.eu", true),
+            ("order.*", "order", false),
+            ("*.eu", "order.eu", true),
+            ("o?der", "order", true),
+            ("o?der", "oder", false),
+            ("*a*b*c", "xxaxxbxxc", true),
+            ("*a*b*c", "xxaxxbxx", false),
+            ("", "", true),
+            ("", "a", false),
+        ];
+        for (pattern, text, matches) in cases {
+            assert_eq!(glob(pattern.as_bytes(), text.as_bytes()), matches, "{pattern} {text}");
+        }
+        assert!(!glob("*a".repeat(64).as_bytes(), "a".repeat(63).as_bytes()), "and it ends soon");
+    }
+
+    #[test]
+    fn a_name_is_found_by_its_bytes() {
+        let order = TagName::new(b"order").expect("valid");
+        let names = std::collections::HashSet::from([order.clone()]);
+        assert_eq!(names.get(b"order".as_slice()), Some(&order));
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(super) async fn iddecode(call: &Call<'_>) -> Result<Value, Error> {
             return Err(Error::segment_decode(call.arg(2)));
         }
     }
-    let parts = call.context.router.decode(id);
+    let parts = call.context.router.decode(id).ok_or_else(Error::bad_id)?;
     Ok(map(vec![
         ("timestamp_ms", value(parts.timestamp_ms)),
         ("time", Value::bulk(rfc3339(parts.timestamp_ms))),

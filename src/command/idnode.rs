@@ -10,7 +10,7 @@ use crate::resp::Value;
 #[expect(clippy::unnecessary_wraps, reason = "the shape of a row's function")]
 pub(super) fn idnode(_: &mut Session, call: &Call<'_>) -> Result<Value, Error> {
     let context = call.context;
-    let node = context.router.node();
+    let node = context.router.snowflake().view();
     let phase = context.health.phase();
     let missing = context.health.missing();
     let reasons = missing.iter().map(Value::bulk).collect();
@@ -20,8 +20,8 @@ pub(super) fn idnode(_: &mut Session, call: &Call<'_>) -> Result<Value, Error> {
         ("worker", node.worker.map_or(Value::Null, |worker| value(worker.into()))),
         ("datacenter", value(node.datacenter.into())),
         ("window_remaining_ms", value(node.window_remaining_ms)),
-        ("clock_offset_ms", Value::Integer(node.clock_offset_ms)),
-        ("store", Value::bulk(node.store)),
+        ("clock_offset_ms", Value::Integer(node.clock_offset_ns / 1_000_000)),
+        ("store", Value::bulk(context.router.store_name())),
         ("tags", value(context.router.len() as u64)),
         ("phase", Value::bulk(phase_name(phase))),
         ("ready", Value::Boolean(phase == Phase::Serving)),

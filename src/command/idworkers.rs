@@ -14,10 +14,10 @@ pub(super) async fn idworkers(call: &Call<'_>) -> Result<Value, Error> {
 
 fn describe(worker: &WorkerView) -> Value {
     map(vec![
-        ("worker", value(worker.worker.into())),
+        ("worker", value(worker.id.into())),
         ("owner", Value::bulk(&worker.owner)),
         ("host", Value::bulk(&worker.host)),
-        ("bound_ms", value(worker.bound_ms)),
-        ("state", Value::bulk(worker.state)),
+        ("bound_ms", worker.bound_ms.map_or(Value::Null, value)),
+        ("state", Value::bulk(worker.state.name())),
     ])
 }

@@ -9,6 +9,8 @@ use std::pin::Pin;
 
 use crate::ids::Incarnation;
 
+#[cfg(test)]
+mod conformance;
 pub mod memory;
 pub mod sql;
 
@@ -28,6 +30,12 @@ pub struct Bound {
     pub wall_ms: u64,
     /// The writer's host name: for people.
     pub host: String,
+}
+
+/// The record of a worker id that nobody has used, with the bound `hi`.
+#[must_use]
+pub fn unclaimed(hi: u64) -> Bound {
+    Bound { hi, incarnation: Incarnation(0), n: 0, wall_ms: 0, host: String::new() }
 }
 
 /// One worker id as the registry shows it.
@@ -66,6 +74,10 @@ pub trait WorkerRegistry: Send + Sync + 'static {
 
     /// Whether only this process can be using the registry: then a worker id need not be ripe to be claimed.
     fn exclusive(&self) -> bool;
+
+    /// Whether owners vanish by themselves when they are gone. If not, an owner counts only until its bound has passed,
+    /// unless it has released the worker id.
+    fn leases(&self) -> bool;
 
     /// All worker ids of the datacenter, by id.
     ///

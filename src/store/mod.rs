@@ -5,19 +5,97 @@
 //! statement that writes `max_id` writes a fresh nonce, which is what makes a late copy of a tail return harmless.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::Pin;
+use std::time::Duration;
 
-use crate::ids::{IdRange, TagName};
+use serde::{Deserialize, Serialize};
 
+use crate::ids::{IdRange, MAX_ID, TagName};
+
+#[cfg(test)]
+mod conformance;
 pub mod identity;
 pub mod memory;
 pub mod sqlite;
+
+/// The longest description of a tag, in bytes.
+pub const MAX_DESCRIPTION_LEN: usize = 255;
+
+/// The section `database`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where ids and tags are durable: `sqlite://` and a path, relative to the working directory or absolute.
+    /// Default `sqlite://idgen-data/idgen.db`; the folder and the file are created at the first start.
+    pub dsn: String,
+    /// How long one statement may take, 100 ms to 60 s; default 3 s. What takes longer counts as not known to have
+    /// happened, and its ids are skipped.
+    #[serde(with = "humantime_serde")]
+    pub statement_timeout: Duration,
+    /// What to do where an acknowledged grant could be lost in a power failure: `warn` (default) or `strict`, which
+    /// refuses to start.
+    pub durability: Durability,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            dsn: "sqlite://idgen-data/idgen.db".into(),
+            statement_timeout: Duration::from_secs(3),
+            durability: Durability::Warn,
+        }
+    }
+}
+
+/// What a weak durability leads to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// A warning and a gauge.
+    #[default]
+    Warn,
+    /// The start is refused.
+    Strict,
+}
+
+impl Config {
+    /// The path of the SQLite file that `dsn` names.
+    ///
+    /// # Errors
+    /// In words, naming the key and the fix, when `dsn` is not of SQLite or names no file.
+    pub fn sqlite_path(&self) -> Result<PathBuf, String> {
+        let example = "such as sqlite://idgen-data/idgen.db";
+        let Some(rest) = self.dsn.strip_prefix("sqlite:") else {
+            return Err(format!("database.dsn must start with sqlite://, {example}"));
+        };
+        let path = rest.strip_prefix("//").unwrap_or(rest);
+        if path.is_empty() || path.ends_with('/') || path.contains(['?', '\0']) || path.contains(":memory:") {
+            return Err(format!("database.dsn must name a file and take no options, {example}"));
+        }
+        Ok(PathBuf::from(path))
+    }
+
+    /// Checks the bounds of every key.
+    ///
+    /// # Errors
+    /// In words, naming the key and the fix.
+    pub fn validate(&self) -> Result<(), String> {
+        self.sqlite_path()?;
+        let bounds = Duration::from_millis(100)..=Duration::from_secs(60);
+        if bounds.contains(&self.statement_timeout) {
+            Ok(())
+        } else {
+            Err("database.statement_timeout must be 100ms to 60s".into())
+        }
+    }
+}
 
 /// A boxed future: what the methods of a trait object return.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
 /// Which engine makes the ids of a tag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineKind {
     /// Ranges leased from the store: increasing per tag.
@@ -38,7 +116,7 @@ impl EngineKind {
 }
 
 /// The order that is promised for the ids of a tag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
     /// On one node, a request that starts after another has ended gets a larger id.
@@ -81,6 +159,49 @@ pub struct Definition {
     pub critical: bool,
     /// Free text for people, at most 255 bytes, one line.
     pub description: String,
+}
+
+impl Definition {
+    /// Checks that the steps are in order and the limit is an id: what every store refuses to write otherwise.
+    ///
+    /// # Errors
+    /// In words, naming the field.
+    pub fn validate(&self) -> Result<(), String> {
+        let Self { step, min_step, max_step, id_limit, .. } = *self;
+        if min_step == 0 || min_step > step || step > max_step || max_step > MAX_ID {
+            return Err(format!(
+                "MINSTEP {min_step}, STEP {step} and MAXSTEP {max_step} must be at least 1 and in that order"
+            ));
+        }
+        if id_limit == 0 || id_limit > MAX_ID {
+            return Err(format!("MAX must be 1 to {MAX_ID}"));
+        }
+        if self.qps > MAX_ID || self.burst > MAX_ID {
+            return Err(format!("QPS and BURST must be at most {MAX_ID}"));
+        }
+        if self.description.len() > MAX_DESCRIPTION_LEN || self.description.chars().any(char::is_control) {
+            return Err(format!("DESC must be one line of at most {MAX_DESCRIPTION_LEN} bytes"));
+        }
+        Ok(())
+    }
+
+    /// The definition with `alteration` made.
+    #[must_use]
+    pub fn altered(&self, alteration: &Alteration) -> Self {
+        let Alteration { step, min_step, max_step, id_limit, qps, burst, critical, description } = alteration;
+        Self {
+            engine: self.engine,
+            order: self.order,
+            step: step.unwrap_or(self.step),
+            min_step: min_step.unwrap_or(self.min_step),
+            max_step: max_step.unwrap_or(self.max_step),
+            id_limit: id_limit.unwrap_or(self.id_limit),
+            qps: qps.unwrap_or(self.qps),
+            burst: burst.unwrap_or(self.burst),
+            critical: critical.unwrap_or(self.critical),
+            description: description.clone().unwrap_or_else(|| self.description.clone()),
+        }
+    }
 }
 
 /// A row of the catalogue: the definition and where the tag stands.
@@ -230,6 +351,8 @@ pub trait SegmentStore: Send + Sync + 'static {
 pub struct StoreError {
     /// What the caller should do.
     pub kind: Kind,
+    /// The word for the cause in metrics, such as `full`; the kind's name where nothing narrower is known.
+    pub reason: &'static str,
     /// What happened, in one line without secrets.
     pub text: String,
 }
@@ -237,7 +360,13 @@ pub struct StoreError {
 impl StoreError {
     /// An error of `kind` that says `text`.
     pub fn new(kind: Kind, text: impl Into<String>) -> Self {
-        Self { kind, text: text.into() }
+        Self { kind, reason: kind.name(), text: text.into() }
+    }
+
+    /// The same error with a narrower word for its cause.
+    #[must_use]
+    pub fn because(self, reason: &'static str) -> Self {
+        Self { reason, ..self }
     }
 }
 
@@ -276,5 +405,60 @@ impl Kind {
             Self::Unknown => "unknown",
             Self::Permanent => "permanent",
         }
+    }
+}
+
+/// What every store decides alike before it writes.
+mod rules {
+    use super::{Alteration, Definition, Kind, Row, StoreError};
+
+    /// The `max_id` of a new tag whose first id is `start`.
+    pub(super) fn before_start(definition: &Definition, start: u64) -> Result<u64, StoreError> {
+        definition.validate().map_err(|text| StoreError::new(Kind::Conflict, text))?;
+        let limit = definition.id_limit;
+        match start.checked_sub(1) {
+            Some(before) if start <= limit => Ok(before),
+            _ => Err(StoreError::new(Kind::Conflict, format!("START must be 1 to MAX, which is {limit}"))),
+        }
+    }
+
+    /// The answer where no tag may be added.
+    pub(super) fn too_many(most: u64) -> StoreError {
+        StoreError::new(Kind::TooMany, format!("there are {most} tags already, as many as may be"))
+    }
+
+    /// The answer where there is no row.
+    pub(super) fn missing(tag: &crate::ids::TagName) -> StoreError {
+        StoreError::new(Kind::Missing, format!("there is no row for tag {tag}"))
+    }
+
+    /// The row, unless its tag is retired.
+    pub(super) fn live(row: Row) -> Result<Row, StoreError> {
+        if row.retired { Err(StoreError::new(Kind::Retired, format!("tag {} is retired", row.tag))) } else { Ok(row) }
+    }
+
+    /// The answer where nothing is left below the limit.
+    pub(super) fn exhausted(tag: &crate::ids::TagName, limit: u64) -> StoreError {
+        StoreError::new(Kind::Exhausted, format!("tag {tag} has given all ids up to its MAX {limit}"))
+    }
+
+    /// The row with `alteration` made.
+    pub(super) fn altered(row: Row, alteration: &Alteration) -> Result<Row, StoreError> {
+        let definition = row.definition.altered(alteration);
+        definition.validate().map_err(|text| StoreError::new(Kind::Conflict, text))?;
+        if definition.id_limit < row.max_id {
+            let text = format!("MAX {} is below {}, the last id given away", definition.id_limit, row.max_id);
+            return Err(StoreError::new(Kind::Conflict, text));
+        }
+        Ok(Row { definition, ..row })
+    }
+
+    /// The row with its floor raised.
+    pub(super) fn raised(row: Row, floor: u64) -> Result<Row, StoreError> {
+        let limit = row.definition.id_limit;
+        if floor > limit {
+            return Err(StoreError::new(Kind::Conflict, format!("the floor {floor} is above MAX {limit}")));
+        }
+        Ok(Row { max_id: row.max_id.max(floor), floor: row.floor.max(floor), ..row })
     }
 }

@@ -136,11 +136,11 @@ fn a_line_keeps_the_limits_of_arguments_too() {
 #[test]
 fn all_arguments_together_keep_the_limit_of_a_request() {
     let argument = vec![b'x'; 64 * 1024];
-    let fits = command(&vec![&argument; 15]);
+    let fits = command(&[&argument; 15]);
     assert_eq!(feed(&fits, [1000; 300], &AFTER).requests.len(), 1);
-    let outcome = feed(&command(&vec![&argument; 16]), [1000; 300], &AFTER);
+    let outcome = feed(&command(&[&argument; 16]), [1000; 300], &AFTER);
     assert_eq!((outcome.requests.len(), outcome.end), (0, Err(ProtocolError::TooBigRequest)));
-    let outcome = feed(&command(&vec![&argument[..16 * 1024]; 4]), [1000; 300], &BEFORE);
+    let outcome = feed(&command(&[&argument[..16 * 1024]; 4]), [1000; 300], &BEFORE);
     assert_eq!((outcome.requests.len(), outcome.end), (0, Err(ProtocolError::TooBigRequest)));
     // The limit is one request's, not the stream's.
     assert_eq!(feed(&fits.repeat(3), [4096; 300], &AFTER).requests.len(), 3);
@@ -268,12 +268,9 @@ proptest! {
 
     #[test]
     fn any_words_are_read_back_from_a_quoted_line(words in vec(vec(any::<u8>(), 0..20), 1..8), cut in 0..200_usize) {
-        let mut line = String::new();
-        for word in &words {
-            let escapes: Vec<String> = word.iter().map(|byte| format!("\\x{byte:02X}")).collect();
-            line += &format!("\"{}\" ", escapes.concat());
-        }
-        line += "\r\n";
+        let escape = |byte: &u8| format!("\\x{byte:02X}");
+        let quote = |word: &Vec<u8>| format!("\"{}\" ", word.iter().map(escape).collect::<Vec<_>>().concat());
+        let line = words.iter().map(quote).collect::<Vec<_>>().concat() + "\r\n";
         let requests = feed(line.as_bytes(), [cut], &AFTER);
         prop_assert_eq!(requests, Outcome { requests: vec![words], end: Ok(0) });
     }

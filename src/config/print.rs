@@ -1,0 +1,37 @@
+//! The merged configuration for people: YAML that loads again, with the origin of each value beside it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::defaults::{self, Key};
+use super::layers::{Origin, Setting, is_secret, show};
+
+/// The column at which origins stand where values leave room.
+const ORIGIN_COLUMN: usize = 48;
+
+pub fn yaml(values: &BTreeMap<String, Setting>) -> String {
+    let (mut text, mut last) = (String::new(), "");
+    for key in defaults::keys() {
+        let Some((section, name)) = key.name.split_once('.') else { continue };
+        if section != last {
+            let _ = writeln!(text, "{}{section}:", if last.is_empty() { "" } else { "\n" });
+            last = section;
+        }
+        let origin = values.get(&key.name).map_or(&Origin::Default, |setting| &setting.origin);
+        let line = format!("  {name}: {}", value(key, values));
+        let _ = writeln!(text, "{line:<ORIGIN_COLUMN$} # {origin}");
+    }
+    text
+}
+
+/// The value of `key` as YAML on one line; a secret as `***`.
+pub fn value(key: &Key, values: &BTreeMap<String, Setting>) -> String {
+    let Some(setting) = values.get(&key.name) else { return key.text.clone() };
+    let text = show(&setting.value);
+    match key.name.as_str() {
+        // A DSN is a secret only as far as it holds a password.
+        "database.dsn" if !text.contains('@') => text,
+        name if is_secret(name) => "\"***\"".to_owned(),
+        _ => text,
+    }
+}

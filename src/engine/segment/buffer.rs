@@ -1,0 +1,442 @@
+//! The double buffer of one tag: which ids are handed out, when more are wanted, and what is dropped.
+//!
+//! Guaranteed: ids leave in increasing order, each once, none at or below the floor, none after the tag was closed; a
+//! batch leaves whole or not at all. How: one cursor in `current`; the ranges behind it are kept in the order of their
+//! lower bound; a range that starts below the highest end ever received is dropped where it is installed, and checked
+//! again where it becomes `current`. At most one refill is in flight, and what is asked for meanwhile is added up, so
+//! that the next one covers it. Pure: time comes in, and asking the store is the caller's business.
+//! Rejected: joining ranges (a late one could bring the past back), a flag that a failed refill has to remember to clear.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::clock::Boot;
+use crate::engine::{Demand, Refusal};
+use crate::ids::{IdRange, push_range};
+use crate::store::Grant;
+
+/// How many ranges wait behind `current` at most. One is the rule and two serve a large batch; more come together only
+/// when ever larger requests give up before their refill is there.
+const MAX_QUEUED: usize = 16;
+
+/// A segment that lasts less than so many refills has the next one fetched as soon as it starts.
+const FAST_REFILLS: u32 = 10;
+
+/// Bugs to plant, for tests that show that they would be found. The default has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// B17: a range below what was received before is accepted.
+    pub accept_lower: bool,
+    /// B12: a range that arrives late takes the place of those that wait.
+    pub late_replaces: bool,
+}
+
+/// What a request got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// All it asked for.
+    All,
+    /// Too few: wait for the refill in flight, which may be the one that [`Buffer::start_refill`] starts now.
+    Wait,
+    /// Too few, and waiting does not help.
+    Refused(Refusal),
+}
+
+#[derive(Clone, Debug)]
+struct Trouble {
+    refusal: Refusal,
+    retry_at: Boot,
+}
+
+/// The ranges of one tag.
+#[derive(Debug)]
+pub struct Buffer {
+    /// The next id of `current`.
+    cursor: u64,
+    /// The id after the last one of `current`.
+    end: u64,
+    /// From this cursor on a preload is due; `u64::MAX` while none can be.
+    trigger: u64,
+    /// Where the preload of `current` is due when nothing else is there.
+    threshold: u64,
+    queue: VecDeque<IdRange>,
+    queued: u64,
+    /// The highest end ever received: no later range may start below it.
+    highest: u64,
+    floor: u64,
+    /// The nonce of the last grant, while its end is the end of the last range here.
+    nonce: Option<u128>,
+    /// When `current` became current.
+    started: Boot,
+    /// How long the last refill took.
+    refill_time: Duration,
+    /// When the refill in flight was asked for.
+    in_flight: Option<Boot>,
+    /// What the refill in flight has to cover, as far as it was known when it was asked for.
+    ordered: u64,
+    /// Ids asked for in vain since the last refill ended, apart from `whole`.
+    waiting: u64,
+    /// The same for requests of consecutive ids.
+    whole: u64,
+    /// The largest request among them.
+    largest: u64,
+    trouble: Option<Trouble>,
+    closed: Option<Refusal>,
+    lost: Vec<(&'static str, u64)>,
+    preload_permille: u64,
+    rules: Rules,
+}
+
+impl Buffer {
+    /// An empty buffer whose later ids are above `floor`. `preload_permille` of a segment are used when the next one is
+    /// asked for.
+    #[must_use]
+    pub fn new(floor: u64, preload_permille: u64, rules: Rules) -> Self {
+        Self {
+            cursor: 0,
+            end: 0,
+            trigger: 0,
+            threshold: 0,
+            queue: VecDeque::new(),
+            queued: 0,
+            highest: 0,
+            floor,
+            nonce: None,
+            started: Boot(0),
+            refill_time: Duration::ZERO,
+            in_flight: None,
+            ordered: 0,
+            waiting: 0,
+            whole: 0,
+            largest: 0,
+            trouble: None,
+            closed: None,
+            lost: Vec::new(),
+            preload_permille: preload_permille.min(1000),
+            rules,
+        }
+    }
+
+    /// Appends ids to `out`. Follow it with [`Self::start_refill`] when [`Self::refill_due`] says so.
+    #[inline]
+    pub fn take(&mut self, demand: Demand, now: Boot, out: &mut Vec<IdRange>) -> Taken {
+        if demand.count() <= self.end - self.cursor {
+            self.issue(demand.count(), out);
+            return Taken::All;
+        }
+        self.take_across(demand, now, out)
+    }
+
+    /// Whether a refill may be due: a hint that costs nothing, [`Self::start_refill`] decides.
+    #[inline]
+    #[must_use]
+    pub const fn refill_due(&self) -> bool {
+        self.cursor >= self.trigger
+    }
+
+    fn issue(&mut self, n: u64, out: &mut Vec<IdRange>) {
+        if let Some(range) = IdRange::new(self.cursor, self.cursor + n) {
+            push_range(out, range);
+            self.cursor += n;
+        }
+    }
+
+    fn take_across(&mut self, demand: Demand, now: Boot, out: &mut Vec<IdRange>) -> Taken {
+        if let Some(refusal) = &self.closed {
+            return Taken::Refused(refusal.clone());
+        }
+        let missing = match demand {
+            Demand::Singles(n) => self.take_some(n, now, out),
+            Demand::Batch(n) if n <= self.remaining() => self.take_some(n, now, out),
+            Demand::Consecutive(n) if self.skip_to(n, now) => self.take_some(n, now, out),
+            Demand::Batch(n) | Demand::Consecutive(n) => n,
+        };
+        if missing == 0 {
+            return Taken::All;
+        }
+        match &self.trouble {
+            Some(trouble) if self.in_flight.is_none() && now < trouble.retry_at => {
+                Taken::Refused(trouble.refusal.clone())
+            }
+            _ => {
+                let sum = if matches!(demand, Demand::Consecutive(_)) { &mut self.whole } else { &mut self.waiting };
+                *sum = sum.saturating_add(missing);
+                self.largest = self.largest.max(missing);
+                // Asks for a refill whatever the cursor is.
+                self.trigger = if self.in_flight.is_none() { 0 } else { u64::MAX };
+                Taken::Wait
+            }
+        }
+    }
+
+    /// Issues up to `n` ids from the ranges in their order; gives how many it lacked.
+    fn take_some(&mut self, mut n: u64, now: Boot, out: &mut Vec<IdRange>) -> u64 {
+        loop {
+            let part = n.min(self.end - self.cursor);
+            self.issue(part, out);
+            n -= part;
+            if n == 0 || !self.promote(now) {
+                return n;
+            }
+        }
+    }
+
+    /// Makes the first range that holds `n` ids current and drops those before it; `false`, and nothing is dropped, when
+    /// there is none.
+    fn skip_to(&mut self, n: u64, now: Boot) -> bool {
+        let Some(index) = self.queue.iter().position(|range| range.len() >= n) else { return false };
+        for _ in 0..=index {
+            self.lose("incrby", self.end - self.cursor);
+            self.cursor = self.end;
+            self.promote(now);
+        }
+        n <= self.end - self.cursor
+    }
+
+    /// Makes the next range current, in place of one that is used up.
+    fn promote(&mut self, now: Boot) -> bool {
+        while let Some(range) = self.queue.pop_front() {
+            self.queued -= range.len();
+            // The second look: what was installed wrongly is not handed out.
+            if range.start() < self.end && !self.rules.accept_lower && !self.rules.late_replaces {
+                self.lose("regression", range.len());
+                continue;
+            }
+            let fast = self.end > 0 && now.since(self.started) < self.refill_time * FAST_REFILLS;
+            let used = u128::from(range.len()) * u128::from(self.preload_permille) / 1000;
+            let used = if fast { 0 } else { u64::try_from(used).unwrap_or(0) };
+            (self.cursor, self.end) = (range.start(), range.end());
+            self.threshold = range.start() + used;
+            self.started = now;
+            self.arm();
+            return true;
+        }
+        false
+    }
+
+    fn arm(&mut self) {
+        let can = self.in_flight.is_none() && self.queue.is_empty() && self.closed.is_none();
+        self.trigger = if can { self.threshold } else { u64::MAX };
+    }
+
+    /// Whether the caller must ask the store now: the refill counts as in flight from then on, until
+    /// [`Self::install`] or [`Self::fail`].
+    pub fn start_refill(&mut self, now: Boot) -> bool {
+        let wait = self.trouble.as_ref().is_some_and(|trouble| now < trouble.retry_at);
+        if !self.refill_due() || self.in_flight.is_some() || self.closed.is_some() || wait {
+            return false;
+        }
+        self.order(now, self.need());
+        true
+    }
+
+    fn order(&mut self, now: Boot, need: u64) {
+        (self.in_flight, self.ordered) = (Some(now), need);
+        self.trigger = u64::MAX;
+    }
+
+    /// How many ids the refill in flight asks the store for: `step`, or what waits and is not covered, up to `most`
+    /// unless one request alone needs more. To be asked right before the statement, so that it covers the latest.
+    #[must_use]
+    pub fn refill_count(&self, step: u64, most: u64) -> u64 {
+        step.max(self.ordered.max(self.need()).min(most.max(self.largest))).max(1)
+    }
+
+    /// How many ids the requests that wait lack.
+    fn need(&self) -> u64 {
+        let longest = self.queue.iter().map(|range| range.len()).max().unwrap_or(0).max(self.end - self.cursor);
+        let whole = if self.whole > longest { self.whole } else { 0 };
+        whole.saturating_add(self.waiting.saturating_sub(self.remaining()))
+    }
+
+    /// Installs what the store granted and ends the refill. `Ok(true)` when the next refill starts at once, because
+    /// more waits than this one brought.
+    ///
+    /// # Errors
+    /// The end below which the range starts, though all of the tag's ids below it were given away before: it is
+    /// dropped, the store has lost something, and the refill stays in flight for another attempt.
+    pub fn install(&mut self, grant: Grant, now: Boot) -> Result<bool, u64> {
+        self.refill_time = self.in_flight.take().map_or(self.refill_time, |asked| now.since(asked));
+        self.trouble = None;
+        let result = self.accept(grant);
+        if result.is_err() {
+            self.in_flight = Some(now);
+            return result.map(|()| false);
+        }
+        if self.cursor == self.end && self.closed.is_none() {
+            self.promote(now);
+        }
+        self.arm();
+        let (need, largest) = (self.need(), self.largest);
+        self.forget_waiting();
+        if need == 0 || self.closed.is_some() {
+            return Ok(false);
+        }
+        self.order(now, need);
+        self.largest = largest;
+        Ok(true)
+    }
+
+    fn accept(&mut self, Grant { range, nonce }: Grant) -> Result<(), u64> {
+        if range.start() < self.highest && !self.rules.accept_lower && !self.rules.late_replaces {
+            self.nonce = None;
+            self.lose("regression", range.len());
+            return Err(self.highest);
+        }
+        self.nonce = Some(nonce);
+        self.highest = self.highest.max(range.end());
+        if self.rules.late_replaces {
+            self.queue.clear();
+            self.queued = 0;
+        }
+        let above = IdRange::new(range.start().max(self.floor.saturating_add(1)), range.end());
+        self.lose("floor", range.len() - above.map_or(0, IdRange::len));
+        if let Some(range) = above {
+            self.queue.push_back(range);
+            self.queued += range.len();
+        }
+        while self.queue.len() > MAX_QUEUED {
+            self.lose("incrby", self.end - self.cursor);
+            let oldest = self.queue.pop_front();
+            self.queued -= oldest.map_or(0, IdRange::len);
+            (self.cursor, self.end) = oldest.map_or((self.end, self.end), |range| (range.start(), range.end()));
+        }
+        Ok(())
+    }
+
+    /// Ends the refill without ids. Until `retry_at` requests that can't be served get `refusal` at once.
+    pub fn fail(&mut self, refusal: Refusal, retry_at: Boot) {
+        self.in_flight = None;
+        self.refuse(refusal, retry_at);
+        self.forget_waiting();
+        self.arm();
+    }
+
+    /// Until `retry_at`, or until the refill in flight has ended, requests that can't be served get `refusal`.
+    pub fn refuse(&mut self, refusal: Refusal, retry_at: Boot) {
+        self.trouble = Some(Trouble { refusal, retry_at });
+    }
+
+    fn forget_waiting(&mut self) {
+        (self.waiting, self.whole, self.largest, self.ordered) = (0, 0, 0, 0);
+    }
+
+    /// Lets the next request ask the store whatever went wrong before: the definition has changed.
+    pub fn forgive(&mut self) {
+        self.trouble = None;
+    }
+
+    /// Later ids are above `floor`: drops what is not.
+    pub fn raise_floor(&mut self, floor: u64) {
+        if floor <= self.floor {
+            return;
+        }
+        self.floor = floor;
+        let first = self.end.min(floor.saturating_add(1)).max(self.cursor);
+        self.lose("floor", first - self.cursor);
+        self.cursor = first;
+        let (before, lost) = (std::mem::take(&mut self.queue), std::mem::take(&mut self.queued));
+        for range in before {
+            if let Some(range) = IdRange::new(range.start().max(floor.saturating_add(1)), range.end()) {
+                self.queue.push_back(range);
+                self.queued += range.len();
+            }
+        }
+        self.lose("floor", lost - self.queued);
+        self.arm();
+    }
+
+    /// Serves nothing from now on but answers `refusal`; what is here stays for [`Self::tail`].
+    pub fn close(&mut self, refusal: Refusal) {
+        self.closed.get_or_insert(refusal);
+        self.stash();
+    }
+
+    /// Drops every id here, counted under `reason`: nobody may have them any more.
+    pub fn clear(&mut self, reason: &'static str) {
+        self.lose(reason, self.remaining());
+        self.queue.clear();
+        (self.queued, self.cursor, self.nonce) = (0, self.end, None);
+        self.arm();
+    }
+
+    /// Takes `current` out of the reach of the fast path.
+    fn stash(&mut self) {
+        if let Some(range) = IdRange::new(self.cursor, self.end) {
+            self.queue.push_front(range);
+            self.queued += range.len();
+            self.end = self.cursor;
+        }
+        self.arm();
+    }
+
+    /// The unused ids at the end of the last grant, with its nonce, and empties the buffer: a run without a gap up to
+    /// that end. Only once the buffer is closed and no refill is in flight.
+    pub fn tail(&mut self) -> Option<(IdRange, u128)> {
+        if self.closed.is_none() {
+            return None;
+        }
+        self.stash();
+        let (nonce, last) = (self.nonce.take(), self.queue.pop_back());
+        let tail = nonce.zip(last).filter(|(_, last)| last.end() == self.highest).map(|(nonce, last)| {
+            let mut start = last.start();
+            while self.queue.back().is_some_and(|range| range.end() == start) {
+                start = self.queue.pop_back().map_or(start, IdRange::start);
+            }
+            (start, last.end(), nonce)
+        });
+        let kept = tail.map_or(0, |(start, end, _)| end - start);
+        self.lose("stop", self.queued - kept);
+        self.queue.clear();
+        self.queued = 0;
+        tail.and_then(|(start, end, nonce)| IdRange::new(start, end).map(|range| (range, nonce)))
+    }
+
+    fn lose(&mut self, reason: &'static str, n: u64) {
+        if n > 0 {
+            self.lost.push((reason, n));
+        }
+    }
+
+    /// How many ids were dropped since the last call, by reason.
+    pub fn drain_lost(&mut self) -> Vec<(&'static str, u64)> {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// Ids in memory.
+    #[inline]
+    #[must_use]
+    pub const fn remaining(&self) -> u64 {
+        self.end - self.cursor + self.queued
+    }
+
+    /// Whether a range waits behind `current`.
+    #[must_use]
+    pub fn next_ready(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// The last id that the store has given to this buffer; 0: none.
+    #[must_use]
+    pub const fn highest(&self) -> u64 {
+        self.highest.saturating_sub(1)
+    }
+
+    /// The floor that is known here.
+    #[must_use]
+    pub const fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// Whether the buffer was closed.
+    #[must_use]
+    pub const fn is_closed(&self) -> bool {
+        self.closed.is_some()
+    }
+
+    /// Whether a refill is in flight.
+    #[must_use]
+    pub const fn is_refilling(&self) -> bool {
+        self.in_flight.is_some()
+    }
+}

@@ -1,0 +1,334 @@
+//! The segment engine: ids of one tag out of ranges that the store has granted.
+//!
+//! Guaranteed: an id leaves only from a range whose grant was confirmed, and what is not known to have happened is never
+//! used. How: [`buffer`] decides under a short lock, and a task of its own asks the store, so that a client that leaves
+//! cancels nothing. A request that must wait subscribes under that same lock, so no wake-up is lost.
+//! Rejected: asking the store on the request's own task (a disconnect in the middle of a commit leaves a range in doubt),
+//! a queue of waiters (they ask again anyway, and a watch wakes all at once).
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Semaphore, watch};
+
+use super::{Demand, Later, Refusal, Shortage};
+use crate::clock::{Boot, Clock};
+use crate::health::Health;
+use crate::ids::{IdRange, TagName};
+use crate::metrics::{Labelled, Metrics, StoreMetrics, TagMetrics};
+use crate::store::{Definition, Row, SegmentStore, Tail};
+
+pub mod buffer;
+mod refill;
+pub mod step;
+#[cfg(test)]
+mod tests;
+
+use buffer::{Buffer, Rules, Taken};
+use step::Step;
+
+/// The section `segment`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// `STEP` of tags that don't name one: how many ids one grant asks for, `min_step` to `max_step`; default 1000. A
+    /// crash skips at most two steps of ids.
+    pub default_step: u64,
+    /// `MINSTEP` of tags that don't name one, 1 or more; default 100.
+    pub min_step: u64,
+    /// `MAXSTEP` of tags that don't name one, up to 1000000000; default 1000000.
+    pub max_step: u64,
+    /// Which part of a segment is used when the next one is fetched, 0 to 1; default 0.8.
+    pub preload_threshold: f64,
+    /// How often a refill is tried again when the store was busy or its answer was lost, 0 to 10; default 3.
+    pub max_retry: u32,
+    /// How many tags ask the store at the same time, 1 to 64; default 8.
+    pub max_refills: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            default_step: 1000,
+            min_step: 100,
+            max_step: 1_000_000,
+            preload_threshold: 0.8,
+            max_retry: 3,
+            max_refills: 8,
+        }
+    }
+}
+
+/// The largest `segment.max_step`: a thousand crashes at this step use a ten-millionth of the id space.
+const MOST_STEP: u64 = 1_000_000_000;
+
+impl Config {
+    /// Checks the bounds of every key.
+    ///
+    /// # Errors
+    /// In words, naming the key and the fix.
+    pub fn validate(&self) -> Result<(), String> {
+        if self.min_step == 0 {
+            return Err("segment.min_step must be 1 or more".into());
+        }
+        if self.max_step < self.min_step || self.max_step > MOST_STEP {
+            return Err(format!("segment.max_step must be segment.min_step to {MOST_STEP}"));
+        }
+        if !(self.min_step..=self.max_step).contains(&self.default_step) {
+            return Err("segment.default_step must be segment.min_step to segment.max_step".into());
+        }
+        if !(0.0..=1.0).contains(&self.preload_threshold) {
+            return Err("segment.preload_threshold must be 0 to 1".into());
+        }
+        if self.max_retry > 10 {
+            return Err("segment.max_retry must be 0 to 10".into());
+        }
+        if !(1..=64).contains(&self.max_refills) {
+            return Err("segment.max_refills must be 1 to 64".into());
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1000 after the clamp")]
+    fn preload_permille(&self) -> u64 {
+        (self.preload_threshold.clamp(0.0, 1.0) * 1000.0).round() as u64
+    }
+}
+
+/// What all segment tags of a node share.
+pub struct Supply {
+    store: Arc<dyn SegmentStore>,
+    clock: Arc<dyn Clock>,
+    health: Arc<Health>,
+    discarded: Arc<Labelled>,
+    counts: Arc<StoreMetrics>,
+    permits: Semaphore,
+    max_retry: u32,
+    preload_permille: u64,
+    runtime: tokio::runtime::Handle,
+}
+
+impl std::fmt::Debug for Supply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Supply").field("store", &self.store.name()).finish_non_exhaustive()
+    }
+}
+
+impl Supply {
+    /// What is shared: the store, the clock, where the store's state is told, where grants and dropped ids are counted.
+    /// Refills run on `runtime`.
+    #[must_use]
+    pub fn new(
+        config: &Config,
+        store: Arc<dyn SegmentStore>,
+        clock: Arc<dyn Clock>,
+        health: Arc<Health>,
+        metrics: &Metrics,
+        runtime: tokio::runtime::Handle,
+    ) -> Arc<Self> {
+        let store_name = store.name();
+        Arc::new(Self {
+            store,
+            clock,
+            health,
+            discarded: Arc::clone(&metrics.discarded),
+            counts: metrics.store(store_name),
+            permits: Semaphore::new(config.max_refills.clamp(1, 64)),
+            max_retry: config.max_retry,
+            preload_permille: config.preload_permille(),
+            runtime,
+        })
+    }
+}
+
+/// The engine of one tag.
+#[derive(Debug)]
+pub struct Segment {
+    state: Mutex<State>,
+    tag: TagName,
+    supply: Arc<Supply>,
+    metrics: Arc<TagMetrics>,
+    /// Changes whenever a refill has ended.
+    ended: watch::Sender<u64>,
+    this: Weak<Self>,
+}
+
+#[derive(Debug)]
+struct State {
+    buffer: Buffer,
+    step: Step,
+    id_limit: u64,
+    /// Refills that failed since the last good one.
+    failures: u32,
+}
+
+/// What people and replies are told of a tag's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Ids in memory.
+    pub remaining: u64,
+    /// Whether a range waits behind the current one.
+    pub next_ready: bool,
+    /// How many ids the next grant asks for.
+    pub step: u64,
+    /// Why the step is what it is.
+    pub step_reason: &'static str,
+    /// The last id granted to this node; 0: none yet.
+    pub max_id: u64,
+    /// The floor this node knows.
+    pub floor: u64,
+}
+
+impl Segment {
+    /// The engine of the tag that `row` defines, with nothing in memory yet.
+    #[must_use]
+    pub fn new(row: &Row, supply: Arc<Supply>, metrics: Arc<TagMetrics>) -> Arc<Self> {
+        let step = Step::new(&row.definition);
+        metrics.step.set(step.next_step());
+        metrics.headroom.set(row.definition.id_limit.saturating_sub(row.max_id));
+        let state = State {
+            buffer: Buffer::new(row.floor, supply.preload_permille, Rules::default()),
+            step,
+            id_limit: row.definition.id_limit,
+            failures: 0,
+        };
+        Arc::new_cyclic(|this| Self {
+            state: Mutex::new(state),
+            tag: row.tag.clone(),
+            supply,
+            metrics,
+            ended: watch::Sender::new(0),
+            this: this.clone(),
+        })
+    }
+
+    /// Appends ids to `out`; never waits. What it asks of the store goes on without the caller.
+    ///
+    /// # Errors
+    /// Why fewer than asked for were appended.
+    #[inline]
+    pub fn take(&self, demand: Demand, now: Boot, out: &mut Vec<IdRange>) -> Result<(), Shortage> {
+        let mut state = self.lock();
+        let taken = state.buffer.take(demand, now, out);
+        self.metrics.remaining.set(state.buffer.remaining());
+        if matches!(taken, Taken::All) && !state.buffer.refill_due() {
+            return Ok(());
+        }
+        self.settle(state, taken, now)
+    }
+
+    #[cold]
+    fn settle(&self, mut state: MutexGuard<'_, State>, taken: Taken, now: Boot) -> Result<(), Shortage> {
+        let refill = state.buffer.start_refill(now);
+        // Under the lock: the refill that this request waits for can't have ended before it is subscribed.
+        let waiting = matches!(taken, Taken::Wait).then(|| self.ended.subscribe());
+        self.release(state);
+        if let Some(this) = self.this.upgrade().filter(|_| refill) {
+            let task = refill::InFlight::new(this);
+            self.supply.runtime.spawn(task.run());
+        }
+        match (taken, waiting) {
+            (Taken::Refused(refusal), _) => Err(Shortage::Refused(refusal)),
+            (_, Some(ended)) => {
+                self.metrics.buffer_waits.add(1);
+                Err(Shortage::Later(Later::Refill(ended)))
+            }
+            (_, None) => Ok(()),
+        }
+    }
+
+    /// Later ids are larger than `floor`; smaller ones in memory are dropped.
+    pub fn floor(&self, floor: u64) {
+        let mut state = self.lock();
+        state.buffer.raise_floor(floor);
+        self.release(state);
+    }
+
+    /// Gives no more ids, ever; those in memory are dropped.
+    pub fn retire(&self) {
+        let mut state = self.lock();
+        state.buffer.close(Refusal::Retired);
+        state.buffer.clear("stop");
+        self.release(state);
+    }
+
+    /// The row has vanished from the store: drops what is in memory and refuses until a grant shows that it is back. The
+    /// row is never made again from here.
+    pub fn vanish(&self) {
+        let mut state = self.lock();
+        let (refusal, retry_at) = self.vanished(&mut state);
+        state.buffer.refuse(refusal, retry_at);
+        self.release(state);
+        self.wake();
+    }
+
+    /// Follows a changed definition from the next grant on.
+    pub fn redefine(&self, definition: &Definition) {
+        let mut state = self.lock();
+        state.step = Step::new(definition);
+        state.id_limit = definition.id_limit;
+        state.buffer.forgive();
+        self.metrics.step.set(state.step.next_step());
+        self.release(state);
+    }
+
+    /// Serves nothing from now on, waits up to `patience` for the refill in flight, and gives the tail for
+    /// [`SegmentStore::return_tail`], once. Ids that can't go back are counted as discarded; those of a tail that the
+    /// store then refuses are the caller's to count.
+    pub async fn stop(&self, patience: Duration) -> Option<Tail> {
+        let mut ended = self.ended.subscribe();
+        let mut state = self.lock();
+        state.buffer.close(Refusal::TryAgain("the server is stopping; ask another node or again".into()));
+        self.release(state);
+        let idle = async { while self.lock().buffer.is_refilling() && ended.changed().await.is_ok() {} };
+        if tokio::time::timeout(patience, idle).await.is_err() {
+            tracing::warn!(biz_tag = %self.tag, "a refill was still in flight at the stop; its ids are skipped");
+        }
+        let mut state = self.lock();
+        let tail = state.buffer.tail();
+        self.release(state);
+        tail.map(|(unused, nonce)| Tail { tag: self.tag.clone(), unused, nonce })
+    }
+
+    /// What is known of the buffer now.
+    #[must_use]
+    pub fn view(&self) -> View {
+        let state = self.lock();
+        View {
+            remaining: state.buffer.remaining(),
+            next_ready: state.buffer.next_ready(),
+            step: state.step.next_step(),
+            step_reason: state.step.reason(),
+            max_id: state.buffer.highest(),
+            floor: state.buffer.floor(),
+        }
+    }
+
+    /// The tag.
+    #[must_use]
+    pub const fn tag(&self) -> &TagName {
+        &self.tag
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends a change of the state: counts what it dropped.
+    fn release(&self, mut state: MutexGuard<'_, State>) {
+        let lost = state.buffer.drain_lost();
+        self.metrics.remaining.set(state.buffer.remaining());
+        if state.buffer.highest() > 0 {
+            self.metrics.headroom.set(state.id_limit.saturating_sub(state.buffer.highest()));
+        }
+        drop(state);
+        for (reason, n) in lost {
+            self.supply.discarded.add(reason, n);
+        }
+    }
+
+    fn wake(&self) {
+        self.ended.send_modify(|refills| *refills += 1);
+    }
+}

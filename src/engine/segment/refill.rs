@@ -1,0 +1,201 @@
+//! Asking the store for a tag's next range, on a task that no client can cancel.
+//!
+//! A refill ends in exactly one of two ways, [`Buffer::install`](super::buffer::Buffer::install) or
+//! [`Buffer::fail`](super::buffer::Buffer::fail), also when the task dies: the guard that runs it sees to that, so a tag
+//! is never stuck. Then all that wait are woken.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Segment, State};
+use crate::clock::Boot;
+use crate::engine::Refusal;
+use crate::health::{self, Part};
+use crate::ids::random_u128;
+use crate::store::{Grant, Kind, StoreError};
+
+/// The pause before the first retry of a refill and after the first refill that failed; later ones double it.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+
+/// The longest such pause: how often a store that is down is asked for each tag in use.
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The refill of one tag, from when it was started until all who wait for it were told.
+pub(super) struct InFlight {
+    segment: Arc<Segment>,
+    done: bool,
+}
+
+impl InFlight {
+    pub(super) fn new(segment: Arc<Segment>) -> Self {
+        Self { segment, done: false }
+    }
+
+    /// Refills until nobody who waits lacks ids.
+    pub(super) async fn run(mut self) {
+        loop {
+            let again = self.segment.refill_once().await;
+            self.done = !again;
+            self.segment.wake();
+            if !again {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if !self.done {
+            let mut state = self.segment.lock();
+            let refusal = Refusal::Backend("the refill was broken off; ask again".into());
+            state.buffer.fail(refusal, self.segment.supply.clock.boot());
+            self.segment.release(state);
+            self.segment.wake();
+        }
+    }
+}
+
+impl Segment {
+    /// One refill; whether the next one has been started because this one was not enough.
+    async fn refill_once(&self) -> bool {
+        // Fair, so that ten thousand cold tags take turns.
+        let permit = self.supply.permits.acquire().await;
+        let mut attempt = 0;
+        let outcome = loop {
+            match self.attempt().await {
+                Ok(again) => break Ok(again),
+                Err(error) => {
+                    let retry = matches!(error.kind, Kind::Transient | Kind::Unknown);
+                    if !retry || attempt >= self.supply.max_retry || self.lock().buffer.is_closed() {
+                        break Err(error);
+                    }
+                    tokio::time::sleep(pause(attempt)).await;
+                    attempt += 1;
+                }
+            }
+        };
+        drop(permit);
+        match outcome {
+            Ok(again) => again,
+            Err(error) => {
+                self.fail(&error);
+                false
+            }
+        }
+    }
+
+    /// One statement, and what came of it.
+    async fn attempt(&self) -> Result<bool, StoreError> {
+        let count = {
+            let state = self.lock();
+            state.buffer.refill_count(state.step.next_step(), state.step.most())
+        };
+        self.metrics.fetches.add(1);
+        let asked = self.supply.clock.boot();
+        let answer = self.supply.store.grant(&self.tag, count).await;
+        self.supply.counts.fetch_duration.observe(self.supply.clock.boot().since(asked));
+        let error = match answer {
+            Ok(grant) => match self.install(grant) {
+                Ok(again) => return Ok(again),
+                Err(highest) => self.repair(highest).await,
+            },
+            Err(error) => error,
+        };
+        self.metrics.fetch_failures.add(error.reason, 1);
+        if error.kind == Kind::Unknown {
+            self.supply.discarded.add("unknown", count);
+        }
+        Err(error)
+    }
+
+    fn install(&self, grant: Grant) -> Result<bool, u64> {
+        let mut state = self.lock();
+        let result = state.buffer.install(grant, self.supply.clock.boot());
+        if result.is_ok() {
+            state.failures = 0;
+        }
+        self.release(state);
+        if result.is_ok() {
+            self.tell(health::State::Up);
+        }
+        result
+    }
+
+    /// The store has lost commits: raises the row above everything this node was given, and gives the error that makes
+    /// the refill try again.
+    async fn repair(&self, highest: u64) -> StoreError {
+        tracing::error!(
+            biz_tag = %self.tag, error_kind = "system",
+            "the store granted ids below what it had granted before: it has lost commits; the row is raised"
+        );
+        self.supply.counts.regressions.add(1);
+        match self.supply.store.raise_floor(&self.tag, highest.saturating_sub(1)).await {
+            Ok(_) => StoreError::new(Kind::Transient, "the store had lost commits").because("regression"),
+            Err(error) => error,
+        }
+    }
+
+    fn fail(&self, error: &StoreError) {
+        let mut state = self.lock();
+        let now = self.supply.clock.boot();
+        let down = match error.kind {
+            Kind::Missing => {
+                let (refusal, retry_at) = self.vanished(&mut state);
+                state.buffer.fail(refusal, retry_at);
+                false
+            }
+            Kind::Retired => {
+                state.buffer.close(Refusal::Retired);
+                state.buffer.clear("stop");
+                state.buffer.fail(Refusal::Retired, now);
+                false
+            }
+            Kind::Exhausted => {
+                state.buffer.fail(Refusal::Exhausted(error.text.clone()), now.plus(LAST_PAUSE));
+                false
+            }
+            Kind::Conflict | Kind::TooMany | Kind::Transient | Kind::Unknown | Kind::Permanent => {
+                let retry_at = now.plus(pause(state.failures));
+                state.failures = state.failures.saturating_add(1);
+                state.buffer.fail(Refusal::Backend(error.text.clone()), retry_at);
+                true
+            }
+        };
+        self.release(state);
+        self.tell(if down { health::State::Down(error.text.clone()) } else { health::State::Up });
+    }
+
+    /// Drops everything, since the row is gone: what requests are told, and until when without asking again.
+    pub(super) fn vanished(&self, state: &mut State) -> (Refusal, Boot) {
+        let (tag, store) = (&self.tag, self.supply.store.name());
+        let highest = state.buffer.highest().max(state.buffer.floor());
+        let text = format!(
+            "the row of tag {tag} has vanished from {store}; restore it with a max_id of {highest} or more, or use \
+             another tag"
+        );
+        tracing::error!(biz_tag = %tag, error_kind = "system", "{text}");
+        state.buffer.clear("stop");
+        (Refusal::Backend(text), self.supply.clock.boot().plus(LAST_PAUSE))
+    }
+
+    /// Tells the node's health how the store is, and the log when that is news.
+    fn tell(&self, now: health::State) {
+        let before = self.supply.health.set(Part::Store, now.clone());
+        match (&before, &now) {
+            (health::State::Down(_), health::State::Up) => tracing::info!("the store works again"),
+            (health::State::Up | health::State::Unused, health::State::Down(reason)) => {
+                tracing::warn!(biz_tag = %self.tag, error_kind = "system", "the store fails: {reason}");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// How long to wait after failure number `attempt`, from 0: doubled each time, and between half of it and all, so that
+/// nodes and tags don't ask in step.
+fn pause(attempt: u32) -> Duration {
+    let whole = FIRST_PAUSE.saturating_mul(1 << attempt.min(10)).min(LAST_PAUSE);
+    let random = random_u128().unwrap_or(0) % 1024;
+    whole / 2 + whole / 2 * u32::try_from(random).unwrap_or(0) / 1024
+}

@@ -1,0 +1,141 @@
+//! What is counted per tag, with a limit on how many tags get a label value of their own.
+//!
+//! The first [`MAX_NAMED`] tags are told apart; the others are summed as `_other`. Sums of counters never go down: what a
+//! tag counted stays in `_other` when the tag goes. A name that is free again goes to the next new tag, never to one that
+//! is in `_other` already, for the same reason.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::TagMetrics;
+use super::families::Families;
+use crate::ids::TagName;
+
+/// How many tags become label values: each costs about ten time series in Prometheus.
+pub const MAX_NAMED: usize = 200;
+
+type Entry = (&'static str, Arc<TagMetrics>);
+
+/// The tags that are counted.
+#[derive(Debug, Default)]
+pub struct Tags {
+    named: BTreeMap<TagName, Entry>,
+    other: BTreeMap<TagName, Entry>,
+    /// What tags of `other` had counted when they went, by engine.
+    gone: BTreeMap<&'static str, Sums>,
+}
+
+impl Tags {
+    /// The counters of `tag`, new ones where it has none.
+    pub fn tag(&mut self, tag: &TagName, engine: &'static str) -> Arc<TagMetrics> {
+        if let Some((_, metrics)) = self.named.get(tag).or_else(|| self.other.get(tag)) {
+            return Arc::clone(metrics);
+        }
+        let metrics = Arc::new(TagMetrics::default());
+        let map = if self.named.len() < MAX_NAMED { &mut self.named } else { &mut self.other };
+        map.insert(tag.clone(), (engine, Arc::clone(&metrics)));
+        metrics
+    }
+
+    /// Forgets `tag`, which is retired.
+    pub fn retire(&mut self, tag: &TagName) {
+        self.named.remove(tag);
+        if let Some((engine, metrics)) = self.other.remove(tag) {
+            let gone = self.gone.entry(engine).or_default();
+            gone.add(&metrics);
+            (gone.remaining, gone.headroom) = (0, None);
+        }
+    }
+
+    /// Adds the families of all tags; `unknown` counts requests for tags that don't exist.
+    pub fn collect(&self, unknown: &TagMetrics, families: &mut Families) {
+        for (tag, (engine, metrics)) in &self.named {
+            let mut sums = Sums::default();
+            sums.add(metrics);
+            sums.collect(tag.as_str(), engine, Some(metrics.step.get()), families);
+        }
+        let mut other = self.gone.clone();
+        for (engine, metrics) in self.other.values() {
+            other.entry(engine).or_default().add(metrics);
+        }
+        for (engine, sums) in &other {
+            sums.collect("_other", engine, None, families);
+        }
+        let mut sums = Sums::default();
+        sums.add(unknown);
+        sums.collect("_unknown", "none", None, families);
+    }
+}
+
+/// The numbers of one tag or of many together.
+#[derive(Clone, Debug, Default)]
+struct Sums {
+    ok: u64,
+    failed: BTreeMap<&'static str, u64>,
+    issued: u64,
+    fetches: u64,
+    fetch_failures: BTreeMap<&'static str, u64>,
+    step_changes: BTreeMap<&'static str, u64>,
+    buffer_waits: u64,
+    remaining: i64,
+    /// The least of all: a sum would hide the tag that runs out.
+    headroom: Option<i64>,
+}
+
+impl Sums {
+    fn add(&mut self, metrics: &TagMetrics) {
+        self.ok += metrics.requests_ok.get();
+        self.issued += metrics.issued.get();
+        self.fetches += metrics.fetches.get();
+        self.buffer_waits += metrics.buffer_waits.get();
+        self.remaining = self.remaining.saturating_add(metrics.remaining.get());
+        let headroom = metrics.headroom.get();
+        self.headroom = Some(self.headroom.map_or(headroom, |least| least.min(headroom)));
+        for (sum, counts) in [
+            (&mut self.failed, &metrics.requests_failed),
+            (&mut self.fetch_failures, &metrics.fetch_failures),
+            (&mut self.step_changes, &metrics.step_changes),
+        ] {
+            for (label, n) in counts.get() {
+                *sum.entry(label).or_default() += n;
+            }
+        }
+    }
+
+    fn collect(&self, tag: &str, engine: &str, step: Option<i64>, families: &mut Families) {
+        let help = "Requests for ids, by how they ended: ok or the prefix of the error.";
+        let ok = (self.ok > 0 || self.failed.is_empty()).then_some(("ok", self.ok));
+        for (status, n) in ok.into_iter().chain(self.failed.iter().map(|(status, n)| (*status, *n))) {
+            let labels = [("biz_tag", tag), ("engine", engine), ("status", status)];
+            families.counter("idgen_requests_total", help, &labels, n);
+        }
+        let labels = [("biz_tag", tag), ("engine", engine)];
+        families.counter("idgen_ids_issued_total", "Ids written to clients.", &labels, self.issued);
+        if engine == "segment" {
+            self.collect_segment(tag, step, families);
+        }
+    }
+
+    fn collect_segment(&self, tag: &str, step: Option<i64>, families: &mut Families) {
+        let labels = [("biz_tag", tag)];
+        families.counter("idgen_segment_fetch_total", "Grants asked of the store.", &labels, self.fetches);
+        let help = "Requests that had to wait for a refill.";
+        families.counter("idgen_segment_buffer_wait_total", help, &labels, self.buffer_waits);
+        families.gauge_i64("idgen_segment_remaining_ids", "Ids in memory.", &labels, self.remaining);
+        if let Some(headroom) = self.headroom {
+            let help = "Ids left below the limit of the tag; of several tags the least.";
+            families.gauge_i64("idgen_segment_headroom_ids", help, &labels, headroom);
+        }
+        if let Some(step) = step {
+            families.gauge_i64("idgen_segment_step", "How many ids the next grant asks for.", &labels, step);
+        }
+        for (name, help, counts) in [
+            ("idgen_segment_fetch_fail_total", "Grants that failed, by reason.", &self.fetch_failures),
+            ("idgen_segment_step_change_total", "Changes of the step, by reason.", &self.step_changes),
+        ] {
+            for (reason, n) in counts {
+                families.counter(name, help, &[("biz_tag", tag), ("reason", reason)], *n);
+            }
+        }
+    }
+}

@@ -1,0 +1,521 @@
+//! From a tag to its engine.
+//!
+//! The store's catalogue says which tags exist; this node keeps the ones it has met in memory and polls for changes. An
+//! unknown tag is looked up in the store before anything is said about it, so that a tag created on one node can be used
+//! on another at once. Every change is made in the store first and applied here after it is durable.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Clock;
+use crate::engine::segment::{self, Segment, Supply};
+use crate::engine::snowflake::{self, Snowflake};
+use crate::engine::{Engine, Refusal};
+use crate::health::Health;
+use crate::ids::{MAX_ID, TagName};
+use crate::metrics::Metrics;
+use crate::store::{Alteration, Definition, EngineKind, Kind, Order, Row, SegmentStore, StoreError};
+
+mod catalogue;
+mod entry;
+mod refresh;
+mod stop;
+
+pub use crate::engine::snowflake::WorkerView;
+pub use entry::{EngineInfo, Entry, Info};
+
+use catalogue::Catalogue;
+
+/// The most a FLOOR may lie above the last id without FORCE: a typing error there can't be taken back.
+pub const MAX_FLOOR_JUMP: u64 = 1_000_000_000_000;
+
+/// The longest description, in bytes.
+pub const MAX_DESCRIPTION: usize = 255;
+
+/// Section `tags` of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// What the first request for an unknown tag does.
+    pub unknown: Unknown,
+    /// Which engine a new tag gets: the first rule whose pattern matches decides.
+    pub rules: Vec<Rule>,
+    /// Tags that are created at start when they don't exist.
+    pub declared: Vec<Declared>,
+    /// How often the store is asked for changes.
+    #[serde(with = "humantime_serde")]
+    pub refresh: Duration,
+    /// How many tags there may be, retired ones included.
+    pub max: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            unknown: Unknown::Create,
+            rules: vec![Rule { pattern: "*".into(), engine: EngineKind::Segment }],
+            declared: Vec::new(),
+            refresh: Duration::from_secs(1),
+            max: 100_000,
+        }
+    }
+}
+
+/// What the first request for an unknown tag does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Unknown {
+    /// The tag is created with the defaults.
+    Create,
+    /// The request is refused with `-IDNOTAG`.
+    Refuse,
+}
+
+/// Which engine the tags of a pattern get.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// A glob over tags: `*` any run of characters, `?` one.
+    #[serde(rename = "match")]
+    pub pattern: String,
+    /// The engine.
+    pub engine: EngineKind,
+}
+
+/// A tag as the configuration wants it. What is left out takes the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Declared {
+    /// The tag.
+    pub tag: String,
+    /// `ENGINE`
+    pub engine: Option<EngineKind>,
+    /// `ORDER`
+    pub order: Option<Order>,
+    /// `STEP`
+    pub step: Option<u64>,
+    /// `MINSTEP`
+    pub min_step: Option<u64>,
+    /// `MAXSTEP`
+    pub max_step: Option<u64>,
+    /// `START`
+    pub start: Option<u64>,
+    /// `MAX`
+    pub max: Option<u64>,
+    /// `CRITICAL`
+    pub critical: Option<bool>,
+    /// `DESC`
+    pub description: Option<String>,
+}
+
+/// What `IDTAG CREATE` names; what is `None` takes the default and is not compared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// `ENGINE`
+    pub engine: Option<EngineKind>,
+    /// `ORDER`
+    pub order: Option<Order>,
+    /// `START`: the first id
+    pub start: Option<u64>,
+    /// The other options.
+    pub fields: Alteration,
+}
+
+/// Why the router did not do something.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// An engine's refusal.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The tag does not exist and is not created.
+    #[error("{0}")]
+    NoTag(String),
+    /// The request contradicts the tag as it stands, or a limit.
+    #[error("{0}")]
+    Conflict(String),
+    /// The command does not fit the tag's engine, or asks for what no store here can promise.
+    #[error("{0}")]
+    WrongType(String),
+}
+
+/// What the router is built from.
+pub struct Parts {
+    /// The catalogue and the segment counters.
+    pub store: Arc<dyn SegmentStore>,
+    /// What all segment tags share.
+    pub supply: Arc<Supply>,
+    /// The node's Snowflake generator.
+    pub snowflake: Arc<Snowflake>,
+    /// The clocks.
+    pub clock: Arc<dyn Clock>,
+    /// The node's state.
+    pub health: Arc<Health>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// The defaults of new segment tags.
+    pub segment: segment::Config,
+    /// `unique`, or what a store's weak settings leave of it.
+    pub guarantee: &'static str,
+}
+
+/// From a tag to its engine.
+pub struct Router {
+    config: Config,
+    parts: Parts,
+    catalogue: Catalogue,
+    revision: AtomicU64,
+    /// When the catalogue was last read, by the boot clock; 0: never.
+    fresh_at: AtomicU64,
+    admissions: tokio::sync::Semaphore,
+}
+
+/// How many unknown tags may be asked of the store at once; the rest wait for their turn.
+const MAX_ADMISSIONS: usize = 8;
+
+impl Router {
+    /// A router that knows no tag yet: [`Self::load`] reads the catalogue.
+    pub fn new(config: Config, parts: Parts) -> Self {
+        Self {
+            config,
+            parts,
+            catalogue: Catalogue::default(),
+            revision: AtomicU64::new(0),
+            fresh_at: AtomicU64::new(0),
+            admissions: tokio::sync::Semaphore::new(MAX_ADMISSIONS),
+        }
+    }
+
+    /// The entry of `tag`, if this node knows it.
+    pub fn find(&self, tag: &[u8]) -> Option<Arc<Entry>> {
+        self.catalogue.find(tag)
+    }
+
+    /// The entry of a tag that this node may not know yet: it is looked up in the store, and created there by the rules
+    /// when it is nowhere and `tags.unknown` allows it.
+    ///
+    /// # Errors
+    /// `NoTag` when it does not exist and is not created, or why the store could not tell.
+    pub async fn admit(&self, tag: &TagName) -> Result<Arc<Entry>, Error> {
+        if let Some(entry) = self.catalogue.find(tag.as_str().as_bytes()) {
+            return Ok(entry);
+        }
+        let now = self.parts.clock.boot();
+        if self.catalogue.is_unknown(tag, now) {
+            return Err(self.no_tag(tag));
+        }
+        let _turn = self.admissions.acquire().await.map_err(|_| Refusal::Backend("the node is stopping".into()))?;
+        let found = self.parts.store.find(tag).await.map_err(|error| store_error(tag, &error))?;
+        let row = match found {
+            Some(row) => row,
+            None if self.config.unknown == Unknown::Create => match self.create_row(tag, &Wanted::default()).await {
+                Ok((row, _)) => row,
+                Err(Error::NoTag(text)) => {
+                    self.catalogue.remember_unknown(tag, now, now.plus(self.config.refresh));
+                    return Err(Error::NoTag(text));
+                }
+                Err(error) => return Err(error),
+            },
+            None => {
+                self.catalogue.remember_unknown(tag, now, now.plus(self.config.refresh));
+                return Err(self.no_tag(tag));
+            }
+        };
+        self.enter(row)
+    }
+
+    /// `IDTAG CREATE`: idempotent; only what `wanted` names is compared with a tag that stands.
+    ///
+    /// # Errors
+    /// `Conflict` naming the difference, `Retired`, or why the store could not do it.
+    pub async fn create(&self, tag: &TagName, wanted: &Wanted) -> Result<(), Error> {
+        let (row, created) = self.create_row(tag, wanted).await?;
+        self.catalogue.forget_unknown(tag);
+        if row.retired {
+            return Err(Refusal::Retired.into());
+        }
+        let difference = if created { None } else { difference(&row, wanted) };
+        let entry = self.enter(row.clone())?;
+        entry.apply(row);
+        difference.map_or(Ok(()), |text| Err(Error::Conflict(text)))
+    }
+
+    /// `IDTAG ALTER`: changes what is named; the engine, the order and the start stay as created.
+    ///
+    /// # Errors
+    /// `Conflict` for a MAX below what is given away or steps out of order, or why the store could not do it.
+    pub async fn alter(&self, tag: &TagName, change: &Alteration) -> Result<(), Error> {
+        let entry = self.known(tag).await?;
+        if entry.kind() == EngineKind::Snowflake {
+            refuse_segment_options(change, None, None)?;
+        }
+        refuse_limits(change)?;
+        let row = self.parts.store.alter(tag, change).await.map_err(|error| store_error(tag, &error))?;
+        entry.apply(row);
+        Ok(())
+    }
+
+    /// `IDTAG FLOOR`: later ids of the tag are larger than `floor`, on every node once this has returned.
+    ///
+    /// # Errors
+    /// `Conflict` for a floor far above the last id without `force` or above the tag's MAX, `WrongType` for a Snowflake
+    /// tag, or why the store could not do it.
+    pub async fn floor(&self, tag: &TagName, floor: u64, force: bool) -> Result<(), Error> {
+        let entry = self.known(tag).await?;
+        if entry.kind() == EngineKind::Snowflake {
+            return Err(Error::WrongType(format!("tag '{tag}' is a Snowflake tag: its ids follow the time and have no floor")));
+        }
+        let row = self.parts.store.find(tag).await.map_err(|error| store_error(tag, &error))?;
+        let row = row.ok_or_else(|| vanished(tag))?;
+        let reach = row.max_id.saturating_add(MAX_FLOOR_JUMP);
+        if floor > reach && !force {
+            return Err(Error::Conflict(format!(
+                "FLOOR {floor} is more than {MAX_FLOOR_JUMP} above the last id {}: if that is meant, add FORCE",
+                row.max_id
+            )));
+        }
+        let row = self.parts.store.raise_floor(tag, floor).await.map_err(|error| store_error(tag, &error))?;
+        entry.apply(row);
+        self.settle_everywhere().await;
+        Ok(())
+    }
+
+    /// `IDTAG RETIRE`: no id of the tag is issued on any node once this has returned, for ever.
+    ///
+    /// # Errors
+    /// `NoTag`, or why the store could not do it.
+    pub async fn retire(&self, tag: &TagName) -> Result<(), Error> {
+        let entry = self.known(tag).await?;
+        let row = self.parts.store.retire(tag).await.map_err(|error| store_error(tag, &error))?;
+        entry.apply(row);
+        self.settle_everywhere().await;
+        Ok(())
+    }
+
+    /// One step of a scan over the tags that are not retired: the next cursor (0 at the end) and the names.
+    pub fn scan(&self, cursor: u64, count: usize) -> (u64, Vec<TagName>) {
+        let (next, entries) = self.catalogue.scan(cursor, count);
+        (next, entries.iter().filter(|entry| !entry.retired()).map(|entry| entry.name().clone()).collect())
+    }
+
+    /// How many tags this node knows, retired ones included.
+    pub fn len(&self) -> usize {
+        self.catalogue.len()
+    }
+
+    /// Whether this node knows no tag.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Everything `IDINFO` tells of a tag.
+    pub fn info(&self, entry: &Entry) -> Info {
+        entry.info(self.parts.guarantee)
+    }
+
+    /// The node's Snowflake generator.
+    pub fn snowflake(&self) -> &Arc<Snowflake> {
+        &self.parts.snowflake
+    }
+
+    /// All worker ids of the datacenter.
+    ///
+    /// # Errors
+    /// `Backend` when the registry could not say.
+    pub async fn workers(&self) -> Result<Vec<WorkerView>, Error> {
+        let workers = self.parts.snowflake.workers().await;
+        workers.map_err(|error| Refusal::Backend(error.to_string()).into())
+    }
+
+    /// The name of the store, such as `sqlite`.
+    pub fn store_name(&self) -> &'static str {
+        self.parts.store.name()
+    }
+
+    /// The parts of an id by the node's layout; `None` for a number that is no id of it.
+    pub fn decode(&self, id: u64) -> Option<snowflake::layout::Parts> {
+        self.parts.snowflake.layout().decompose(id)
+    }
+
+    /// The entry of a tag that has to exist: looked up in the store where this node doesn't know it, never created.
+    ///
+    /// # Errors
+    /// `NoTag`, or why the store could not tell.
+    pub async fn known(&self, tag: &TagName) -> Result<Arc<Entry>, Error> {
+        if let Some(entry) = self.catalogue.find(tag.as_str().as_bytes()) {
+            return Ok(entry);
+        }
+        let row = self.parts.store.find(tag).await.map_err(|error| store_error(tag, &error))?;
+        self.enter(row.ok_or_else(|| Error::NoTag(format!("tag '{tag}' does not exist")))?)
+    }
+
+    /// The entry of `row`'s tag; made from the row when this node did not know the tag.
+    fn enter(&self, row: Row) -> Result<Arc<Entry>, Error> {
+        let name = row.tag.clone();
+        let entry = self.catalogue.insert(&name, || Arc::new(self.build(row)));
+        entry.ok_or_else(|| Refusal::Backend("the catalogue is damaged".into()).into())
+    }
+
+    fn build(&self, row: Row) -> Entry {
+        let kind = row.definition.engine;
+        let metrics = self.parts.metrics.tag(&row.tag, kind.name());
+        let engine = match kind {
+            EngineKind::Segment => Engine::Segment(Segment::new(&row, Arc::clone(&self.parts.supply), Arc::clone(&metrics))),
+            EngineKind::Snowflake => {
+                self.parts.snowflake.want();
+                Engine::Snowflake(Arc::clone(&self.parts.snowflake))
+            }
+        };
+        Entry::new(row, engine, metrics)
+    }
+
+    async fn create_row(&self, tag: &TagName, wanted: &Wanted) -> Result<(Row, bool), Error> {
+        let definition = self.definition(tag, wanted)?;
+        let start = wanted.start.unwrap_or(1);
+        if start == 0 || start > definition.id_limit {
+            return Err(Error::Conflict(format!("START is {start}: it must be 1 to the tag's MAX {}", definition.id_limit)));
+        }
+        match self.parts.store.create(tag, &definition, start, self.config.max).await {
+            Err(error) if error.kind == Kind::TooMany => Err(Error::NoTag(format!(
+                "tag '{tag}' does not exist and there are already {} tags: raise tags.max to allow more",
+                self.config.max
+            ))),
+            answer => answer.map_err(|error| store_error(tag, &error)),
+        }
+    }
+
+    /// The definition of a new tag: what is named, over the first rule that matches, over the defaults.
+    fn definition(&self, tag: &TagName, wanted: &Wanted) -> Result<Definition, Error> {
+        let engine = wanted.engine.unwrap_or_else(|| self.engine_by_rules(tag));
+        let order = wanted.order.unwrap_or(Order::Node);
+        let fields = &wanted.fields;
+        if engine == EngineKind::Snowflake {
+            refuse_segment_options(fields, wanted.order, wanted.start)?;
+        }
+        refuse_limits(fields)?;
+        if order == Order::Strict && self.parts.store.shared() {
+            return Err(Error::WrongType("ORDER strict is not to be had on a store that other nodes use".into()));
+        }
+        let min_step = fields.min_step.unwrap_or_else(|| self.parts.segment.min_step.min(fields.step.unwrap_or(u64::MAX)));
+        let max_step = fields.max_step.unwrap_or_else(|| self.parts.segment.max_step.max(fields.step.unwrap_or(0)));
+        let step = fields.step.unwrap_or_else(|| self.parts.segment.default_step.clamp(min_step, max_step.max(min_step)));
+        if !(min_step <= step && step <= max_step) {
+            return Err(Error::Conflict(format!("the steps must hold MINSTEP {min_step} <= STEP {step} <= MAXSTEP {max_step}")));
+        }
+        Ok(Definition {
+            engine,
+            order,
+            step,
+            min_step,
+            max_step,
+            id_limit: fields.id_limit.unwrap_or(MAX_ID),
+            qps: 0,
+            burst: 0,
+            critical: fields.critical.unwrap_or(false),
+            description: fields.description.clone().unwrap_or_default(),
+        })
+    }
+
+    fn no_tag(&self, tag: &TagName) -> Error {
+        match self.config.unknown {
+            Unknown::Refuse => Error::NoTag(format!("tag '{tag}' does not exist: create it with IDTAG CREATE {tag}")),
+            Unknown::Create => Error::NoTag(format!(
+                "tag '{tag}' does not exist and there are already {} tags: raise tags.max to allow more",
+                self.config.max
+            )),
+        }
+    }
+
+    /// Waits until every other node with a working database has seen a change: none when the store has no other nodes.
+    async fn settle_everywhere(&self) {
+        if self.parts.store.shared() {
+            tokio::time::sleep(self.config.refresh * 2).await;
+        }
+    }
+}
+
+/// The first named field in which a tag that stands differs from what is wanted.
+fn difference(row: &Row, wanted: &Wanted) -> Option<String> {
+    fn differs<T: PartialEq>(wanted: Option<&T>, stands: &T) -> bool {
+        wanted.is_some_and(|wanted| wanted != stands)
+    }
+    let (stands, fields) = (&row.definition, &wanted.fields);
+    let say = |field: &str, stands: &dyn std::fmt::Display| {
+        Some(format!("tag '{}' exists with {field} {stands}; IDTAG ALTER changes what can be changed", row.tag))
+    };
+    if differs(wanted.engine.as_ref(), &stands.engine) {
+        return say("ENGINE", &stands.engine.name());
+    }
+    if differs(wanted.order.as_ref(), &stands.order) {
+        return say("ORDER", &stands.order.name());
+    }
+    if wanted.start.is_some_and(|start| row.floor < start - 1) {
+        return say("a first id below that START, FLOOR", &row.floor);
+    }
+    let numbers = [
+        ("STEP", fields.step, stands.step),
+        ("MINSTEP", fields.min_step, stands.min_step),
+        ("MAXSTEP", fields.max_step, stands.max_step),
+        ("MAX", fields.id_limit, stands.id_limit),
+        ("QPS", fields.qps, stands.qps),
+        ("BURST", fields.burst, stands.burst),
+    ];
+    for (field, wanted, stands) in numbers {
+        if differs(wanted.as_ref(), &stands) {
+            return say(field, &stands);
+        }
+    }
+    if differs(fields.critical.as_ref(), &stands.critical) {
+        return say("CRITICAL", &if stands.critical { "yes" } else { "no" });
+    }
+    if differs(fields.description.as_ref(), &stands.description) {
+        return say("another DESC:", &stands.description);
+    }
+    None
+}
+
+/// A Snowflake tag has no counter: what belongs to one is refused rather than ignored.
+fn refuse_segment_options(fields: &Alteration, order: Option<Order>, start: Option<u64>) -> Result<(), Error> {
+    let named = [
+        ("STEP", fields.step.is_some()),
+        ("MINSTEP", fields.min_step.is_some()),
+        ("MAXSTEP", fields.max_step.is_some()),
+        ("MAX", fields.id_limit.is_some()),
+        ("START", start.is_some()),
+        ("ORDER strict", order == Some(Order::Strict)),
+    ];
+    match named.iter().find(|(_, named)| *named) {
+        Some((option, _)) => Err(Error::WrongType(format!("{option} is for segment tags: a Snowflake tag has no counter"))),
+        None => Ok(()),
+    }
+}
+
+/// A rate that would not be enforced is refused rather than stored.
+fn refuse_limits(fields: &Alteration) -> Result<(), Error> {
+    if fields.qps.unwrap_or(0) > 0 || fields.burst.unwrap_or(0) > 0 {
+        return Err(Error::WrongType("QPS and BURST are not enforced by this version: leave them out or at 0".into()));
+    }
+    Ok(())
+}
+
+fn vanished(tag: &TagName) -> Error {
+    Refusal::Backend(format!("the row of tag '{tag}' has vanished from the database: restore it")).into()
+}
+
+fn store_error(tag: &TagName, error: &StoreError) -> Error {
+    match error.kind {
+        Kind::Retired => Refusal::Retired.into(),
+        Kind::Missing => vanished(tag),
+        Kind::Exhausted => Refusal::Exhausted(error.text.clone()).into(),
+        Kind::Conflict => Error::Conflict(error.text.clone()),
+        Kind::TooMany => Error::NoTag(error.text.clone()),
+        Kind::Transient | Kind::Unknown | Kind::Permanent => Refusal::Backend(error.text.clone()).into(),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! Keeping this node's catalogue like the store's.
+//!
+//! Rows carry a revision, unique over all tags and raised by every change, so a poll reads what is newer than the newest
+//! row seen. A row that has vanished has no revision to show: the number of rows tells, and then all are read and the tags
+//! without a row are closed. The engines' own fences hold whatever a poll misses.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{Declared, Error, Router, Wanted, difference};
+use crate::clock::Boot;
+use crate::engine::Refusal;
+use crate::health::{Part, State};
+use crate::ids::{TagName, glob};
+use crate::store::{Alteration, EngineKind, Row, StoreError};
+
+impl Router {
+    /// Reads the whole catalogue and creates the declared tags that don't exist; gives warnings about declared tags that
+    /// stand otherwise in the catalogue, which wins.
+    ///
+    /// # Errors
+    /// Why the store could not do it, or which declared tag is wrong.
+    pub async fn load(&self) -> Result<Vec<String>, Error> {
+        self.refresh().await.map_err(|error| Refusal::Backend(error.text))?;
+        if self.config.rules.iter().any(|rule| rule.engine == EngineKind::Snowflake) {
+            self.parts.snowflake.want();
+        }
+        let mut warnings = Vec::new();
+        for declared in &self.config.declared {
+            warnings.extend(self.declare(declared).await?);
+        }
+        Ok(warnings)
+    }
+
+    async fn declare(&self, declared: &Declared) -> Result<Option<String>, Error> {
+        let Some(tag) = TagName::new(declared.tag.as_bytes()) else {
+            return Err(Error::Conflict(format!("tags.declared: '{}' is not a valid tag", declared.tag)));
+        };
+        let wanted = declared.wanted();
+        let (row, created) = self.create_row(&tag, &wanted).await?;
+        let warning = if created { None } else { difference(&row, &wanted) };
+        self.enter(row)?;
+        Ok(warning.map(|text| format!("tags.declared: {text}; the catalogue wins")))
+    }
+
+    /// Reads what has changed in the store since the last time and applies it.
+    ///
+    /// # Errors
+    /// Why the store could not do it; the catalogue stays as it was.
+    pub async fn refresh(&self) -> Result<(), StoreError> {
+        let asked = self.parts.clock.boot();
+        let rows = self.parts.store.changed_since(self.revision.load(Ordering::Relaxed)).await?;
+        self.apply_all(rows);
+        let count = self.parts.store.count().await?;
+        if count < self.len() as u64 {
+            let rows = self.parts.store.changed_since(0).await?;
+            let present: HashSet<TagName> = rows.iter().map(|row| row.tag.clone()).collect();
+            self.apply_all(rows);
+            for entry in self.catalogue.all().iter().filter(|entry| !present.contains(entry.name())) {
+                entry.vanish();
+            }
+        }
+        self.fresh_at.store(asked.0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn apply_all(&self, rows: Vec<Row>) {
+        for row in rows {
+            let revision = row.revision;
+            if let Some(entry) = self.find(row.tag.as_str().as_bytes()) {
+                entry.apply(row);
+            } else if let Err(error) = self.enter(row) {
+                tracing::warn!(%error, "a row of the catalogue could not be entered");
+            }
+            self.revision.fetch_max(revision, Ordering::Relaxed);
+        }
+    }
+
+    /// Polls the store until `cancel`; the answer to each poll is the store's state of health.
+    pub async fn keep_fresh(self: Arc<Self>, cancel: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = tokio::time::sleep(self.config.refresh) => {}
+            }
+            match self.refresh().await {
+                Ok(()) => self.tell(State::Up),
+                Err(error) => self.tell(State::Down(error.text)),
+            }
+        }
+    }
+
+    /// How old what this node knows of the tags is; `None` before the first look.
+    pub fn catalogue_age(&self) -> Option<Duration> {
+        let fresh_at = Some(self.fresh_at.load(Ordering::Relaxed)).filter(|&fresh_at| fresh_at > 0)?;
+        Some(self.parts.clock.boot().since(Boot(fresh_at)))
+    }
+
+    /// Records the store's state and logs only what changes.
+    fn tell(&self, state: State) {
+        let before = self.parts.health.set(Part::Store, state.clone());
+        match (before, state) {
+            (State::Down(_), State::Up) => tracing::info!(store = self.store_name(), "the store answers again"),
+            (State::Up | State::Unused, State::Down(reason)) => {
+                tracing::warn!(store = self.store_name(), error_kind = "system", "the catalogue can't be read: {reason}");
+            }
+            _ => {}
+        }
+    }
+
+    /// Which engine a new tag of this name gets by the rules.
+    pub(super) fn engine_by_rules(&self, tag: &TagName) -> EngineKind {
+        let rule = self.config.rules.iter().find(|rule| glob(rule.pattern.as_bytes(), tag.as_str().as_bytes()));
+        rule.map_or(EngineKind::Segment, |rule| rule.engine)
+    }
+}
+
+impl Declared {
+    fn wanted(&self) -> Wanted {
+        Wanted {
+            engine: self.engine,
+            order: self.order,
+            start: self.start,
+            fields: Alteration {
+                step: self.step,
+                min_step: self.min_step,
+                max_step: self.max_step,
+                id_limit: self.max,
+                qps: None,
+                burst: None,
+                critical: self.critical,
+                description: self.description.clone(),
+            },
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Which cluster a database belongs to, and what all nodes on it must agree on.
+//!
+//! Written once, when the database is first used, and compared at every start: a node whose registry, datacenter or
+//! layout differs could repeat ids, so it refuses to start. Nothing here ever changes a value that stands.
+
+use sqlx::{Row as _, SqliteConnection, SqlitePool};
+
+use crate::ids::random_u128;
+
+/// What a node brings along.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The kind of worker registry: `sql` or `etcd`.
+    pub registry: &'static str,
+    /// `snowflake.datacenter_id`.
+    pub datacenter_id: u64,
+    /// The Snowflake layout, in its text form.
+    pub layout: String,
+}
+
+/// How the database answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// It had none; this node's was written, with a new cluster id.
+    Created(String),
+    /// It has the same; its cluster id.
+    Same(String),
+}
+
+/// Why a node may not use the database.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityError {
+    /// It was made with another value: a matter of configuration, exit code 78.
+    #[error(
+        "{key} is {wanted} here, but this database was made with {stored}; ids would repeat: set it to {stored}, or use another database"
+    )]
+    Mismatch {
+        /// The key of the configuration.
+        key: &'static str,
+        /// What the database holds.
+        stored: String,
+        /// What the node brings.
+        wanted: String,
+    },
+    /// The database could not be asked.
+    #[error("the identity of the database can't be read: {0}")]
+    Store(String),
+}
+
+/// Writes the identity where there is none, together with what `first` writes in the same transaction, and compares it
+/// where there is one.
+///
+/// # Errors
+/// The first difference, with both values, or why the database could not be asked.
+pub async fn ensure(
+    pool: &SqlitePool,
+    wanted: &Wanted,
+    first: impl AsyncFnOnce(&mut SqliteConnection) -> Result<(), sqlx::Error>,
+) -> Result<Identity, IdentityError> {
+    let failed = |error: sqlx::Error| IdentityError::Store(error.to_string());
+    let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let query = sqlx::query("SELECT cluster, registry, datacenter_id, layout FROM idgen_identity");
+    let Some(row) = query.fetch_optional(&mut *tx).await.map_err(failed)? else {
+        let cluster = uuid(random_u128().map_err(|error| IdentityError::Store(error.to_string()))?);
+        sqlx::query(
+            "INSERT INTO idgen_identity (one, cluster, registry, datacenter_id, layout) VALUES (1, ?, ?, ?, ?)",
+        )
+        .bind(&cluster)
+        .bind(wanted.registry)
+        .bind(i64::try_from(wanted.datacenter_id).unwrap_or(i64::MAX))
+        .bind(&wanted.layout)
+        .execute(&mut *tx)
+        .await
+        .map_err(failed)?;
+        first(&mut tx).await.map_err(failed)?;
+        tx.commit().await.map_err(failed)?;
+        return Ok(Identity::Created(cluster));
+    };
+    let datacenter_id: i64 = row.try_get("datacenter_id").map_err(failed)?;
+    let compared = [
+        ("the worker registry", row.try_get("registry").map_err(failed)?, wanted.registry.to_owned()),
+        ("snowflake.datacenter_id", datacenter_id.to_string(), wanted.datacenter_id.to_string()),
+        ("the snowflake layout", row.try_get("layout").map_err(failed)?, wanted.layout.clone()),
+    ];
+    for (key, stored, wanted) in compared {
+        if stored != wanted {
+            return Err(IdentityError::Mismatch { key, stored, wanted });
+        }
+    }
+    row.try_get("cluster").map(Identity::Same).map_err(failed)
+}
+
+/// A random (version 4) UUID made of `random`.
+fn uuid(random: u128) -> String {
+    let bits = random & !(0xf << 76) & !(0b11 << 62) | (4 << 76) | (0b10 << 62);
+    let hex = format!("{bits:032x}");
+    let part = |from: usize, to: usize| hex.get(from..to).unwrap_or_default();
+    format!("{}-{}-{}-{}-{}", part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sqlite::Sqlite;
+
+    fn wanted() -> Wanted {
+        Wanted { registry: "sql", datacenter_id: 0, layout: "epoch 1577808000000 bits 41/5/5/12".into() }
+    }
+
+    async fn nothing(_: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn what_belongs_to_the_identity_is_written_with_it_or_not_at_all() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let opened = Sqlite::open(&folder.path().join("idgen.db"), std::time::Duration::from_secs(3)).await;
+        let store = opened.expect("a new database").store;
+        let fails = async |_: &mut SqliteConnection| Err(sqlx::Error::RowNotFound);
+        ensure(store.pool(), &wanted(), fails).await.expect_err("the bounds could not be written");
+        let again = ensure(store.pool(), &wanted(), nothing).await;
+        assert!(matches!(again, Ok(Identity::Created(_))), "{again:?}");
+    }
+
+    #[tokio::test]
+    async fn the_first_node_writes_the_identity_and_every_other_must_match_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let opened = Sqlite::open(&folder.path().join("idgen.db"), std::time::Duration::from_secs(3)).await;
+        let store = opened.expect("a new database").store;
+        let Ok(Identity::Created(cluster)) = ensure(store.pool(), &wanted(), nothing).await else { panic!("not created") };
+        assert_eq!(ensure(store.pool(), &wanted(), nothing).await, Ok(Identity::Same(cluster)));
+        for other in [
+            Wanted { registry: "etcd", ..wanted() },
+            Wanted { datacenter_id: 3, ..wanted() },
+            Wanted { layout: "epoch 1577808000000 bits 41/0/5/7".into(), ..wanted() },
+        ] {
+            let error = ensure(store.pool(), &other, nothing).await.expect_err("a difference");
+            let IdentityError::Mismatch { stored, wanted, .. } = &error else { panic!("{error}") };
+            assert_ne!(stored, wanted);
+            assert!(error.to_string().contains(stored.as_str()) && error.to_string().contains(wanted.as_str()));
+        }
+    }
+
+    #[test]
+    fn a_uuid_is_of_version_four() {
+        assert_eq!(uuid(u128::MAX), "ffffffff-ffff-4fff-bfff-ffffffffffff");
+        assert_eq!(uuid(0), "00000000-0000-4000-8000-000000000000");
+    }
+}

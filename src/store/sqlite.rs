@@ -1,0 +1,440 @@
+//! The segment store in one SQLite file, held by one process.
+//!
+//! Guaranteed: a grant is answered only after its transaction was committed with `synchronous = FULL`, so neither a
+//! crash nor a power failure takes it back. How: one connection writes, each change is one `BEGIN IMMEDIATE`
+//! transaction, and before each commit the file is compared with the one that was opened, since writing into a deleted
+//! file would lose everything at the next start. What fails before `COMMIT` was sent did not happen; what fails from
+//! then on is unknown, a full disk included, because a complete log can be found there after a crash.
+//! Rejected: `UPDATE .. RETURNING` in autocommit (the row arrives before the commit, whose failure nobody would see);
+//! a pool of several connections (SQLite has one writer anyway, and a queue in front of it is fairer than `BUSY`).
+
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row as _, SqliteConnection, SqlitePool, Transaction};
+
+use super::{
+    Alteration, Answer, Definition, EngineKind, Grant, Kind, Order, Row, SegmentStore, StoreError, Tail, rules,
+};
+use crate::ids::{IdRange, MAX_ID, TagName, random_u128};
+
+mod open;
+mod schema;
+
+pub use open::{OpenError, Opened};
+
+/// All columns of a row, in the order [`row`] reads them.
+const ROW: &str = "biz_tag, max_id, step, description, engine, ordering, min_step, max_step, id_limit, qps, burst, \
+                   critical, floor, retired, revision";
+
+/// The store; cheap to clone. The file stays locked until the last clone is dropped.
+#[derive(Clone, Debug)]
+pub struct Sqlite(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    pool: SqlitePool,
+    place: open::Place,
+    statement_timeout: Duration,
+    /// Dropped last, so that no second process starts while the pool still closes.
+    _lock: open::Lock,
+}
+
+type Tx = Transaction<'static, sqlx::Sqlite>;
+
+impl Sqlite {
+    /// Opens the file at `path`, and makes it and its folder at the first start.
+    ///
+    /// # Errors
+    /// Why not, with the fix. An existing file is not changed before it is known to be ours and sound.
+    pub async fn open(path: &Path, statement_timeout: Duration) -> Result<Opened, OpenError> {
+        open::open(path, statement_timeout).await
+    }
+
+    /// The one connection that writes the file, for the other tables in it. Keep the store alive as long as it is used.
+    #[must_use]
+    pub fn pool(&self) -> &SqlitePool {
+        &self.0.pool
+    }
+
+    /// Waits for the statement that runs, writes the log back into the file and closes it.
+    pub async fn close(&self) {
+        self.0.pool.close().await;
+    }
+
+    async fn begin(&self) -> Result<Tx, StoreError> {
+        let tx = self.run(self.0.pool.begin_with("BEGIN IMMEDIATE")).await?;
+        self.0.place.check().map_err(|text| StoreError::new(Kind::Permanent, text).because("gone"))?;
+        Ok(tx)
+    }
+
+    /// Runs one statement that is not a commit. Dropping the future, here at the time limit, rolls back.
+    async fn run<T>(&self, statement: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, StoreError> {
+        match tokio::time::timeout(self.0.statement_timeout, statement).await {
+            Ok(result) => result.map_err(|error| self.failed(&error)),
+            Err(_) => Err(StoreError::new(
+                Kind::Transient,
+                format!("{} did not answer within {:?}", self.0.place.path.display(), self.0.statement_timeout),
+            )
+            .because("timeout")),
+        }
+    }
+
+    async fn commit(&self, tx: Tx) -> Result<(), StoreError> {
+        match tokio::time::timeout(self.0.statement_timeout, tx.commit()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => {
+                let failed = self.failed(&error);
+                // SQLite keeps the transaction open when it says BUSY: the only refusal that surely did nothing.
+                Err(if failed.reason == "busy" { failed } else { StoreError { kind: Kind::Unknown, ..failed } })
+            }
+            Err(_) => Err(StoreError::new(
+                Kind::Unknown,
+                format!("{} did not commit within {:?}", self.0.place.path.display(), self.0.statement_timeout),
+            )
+            .because("timeout")),
+        }
+    }
+
+    /// What an error means that came before any commit was sent.
+    fn failed(&self, error: &sqlx::Error) -> StoreError {
+        let file = self.0.place.path.display();
+        let (kind, reason) = match (error, open::code(error)) {
+            (_, Some(5 | 6)) => (Kind::Transient, "busy"),
+            (_, Some(8)) => (Kind::Permanent, "readonly"),
+            (_, Some(10)) => (Kind::Permanent, "io"),
+            (_, Some(11 | 26)) => (Kind::Permanent, "corrupt"),
+            (_, Some(13)) => (Kind::Permanent, "full"),
+            (_, Some(14)) => (Kind::Permanent, "gone"),
+            (_, Some(19)) => (Kind::Conflict, "constraint"),
+            (sqlx::Error::PoolTimedOut, _) => (Kind::Transient, "busy"),
+            // A connection that was lost in the middle of a transaction: the pool opens the next one.
+            (sqlx::Error::WorkerCrashed | sqlx::Error::InvalidSavePointStatement | sqlx::Error::BeginFailed, _) => {
+                (Kind::Transient, "connection")
+            }
+            _ => (Kind::Permanent, "sql"),
+        };
+        StoreError::new(kind, format!("{file}: {}", open::words(error))).because(reason)
+    }
+
+    async fn read(&self, tx: &mut Tx, tag: &TagName) -> Result<Option<Row>, StoreError> {
+        let sql = sqlx::AssertSqlSafe(format!("SELECT {ROW} FROM id_alloc WHERE biz_tag = ?"));
+        let found = self.run(sqlx::query(sql).bind(tag.as_str()).fetch_optional(connection(tx))).await?;
+        found.as_ref().map(row).transpose()
+    }
+
+    /// The row of a tag that may be changed.
+    async fn read_live(&self, tx: &mut Tx, tag: &TagName) -> Result<Row, StoreError> {
+        rules::live(self.read(tx, tag).await?.ok_or_else(|| rules::missing(tag))?)
+    }
+
+    /// Reserves `count` revisions and gives the one before them.
+    async fn revise(&self, tx: &mut Tx, count: u64) -> Result<u64, StoreError> {
+        let sql = "UPDATE id_alloc_revision SET revision = revision + ? WHERE one = 1 RETURNING revision";
+        let row = self.run(sqlx::query(sql).bind(int(count)).fetch_one(connection(tx))).await?;
+        Ok(number(&row, "revision")?.saturating_sub(count))
+    }
+
+    async fn write(&self, tx: &mut Tx, row: &Row) -> Result<u64, StoreError> {
+        let Definition { step, min_step, max_step, id_limit, qps, burst, critical, ref description, .. } =
+            row.definition;
+        let sql = "UPDATE id_alloc SET max_id = ?, floor = ?, step = ?, min_step = ?, max_step = ?, id_limit = ?, \
+                   qps = ?, burst = ?, critical = ?, description = ?, retired = ?, revision = ?, grant_nonce = ?, \
+                   update_time = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') WHERE biz_tag = ?";
+        let mut query = sqlx::query(sql);
+        for value in [row.max_id, row.floor, step, min_step, max_step, id_limit, qps, burst] {
+            query = query.bind(int(value));
+        }
+        let query = query.bind(critical).bind(description).bind(row.retired).bind(int(row.revision));
+        let query = query.bind(blob(fresh_nonce()?)).bind(row.tag.as_str());
+        Ok(self.run(query.execute(connection(tx))).await?.rows_affected())
+    }
+
+    /// Writes what `change` made of a row under a new revision, and commits.
+    async fn change(&self, mut tx: Tx, mut row: Row) -> Result<Row, StoreError> {
+        row.revision = self.revise(&mut tx, 1).await? + 1;
+        if self.write(&mut tx, &row).await? != 1 {
+            return Err(rules::missing(&row.tag));
+        }
+        self.commit(tx).await?;
+        Ok(row)
+    }
+
+    async fn grant_range(&self, tag: &TagName, count: u64) -> Result<Grant, StoreError> {
+        let nonce = fresh_nonce()?;
+        let mut tx = self.begin().await?;
+        let whole = "UPDATE id_alloc SET max_id = max(max_id, floor) + ?1, grant_nonce = ?2, \
+                     update_time = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') \
+                     WHERE biz_tag = ?3 AND retired = 0 AND max(max_id, floor) <= id_limit - ?1 RETURNING max_id";
+        let query = sqlx::query(whole).bind(int(count)).bind(blob(nonce)).bind(tag.as_str());
+        let granted = self.run(query.fetch_optional(connection(&mut tx))).await?;
+        let (last, count) = match granted {
+            Some(row) => (number(&row, "max_id")?, count),
+            None => self.grant_rest(&mut tx, tag, nonce).await?,
+        };
+        // Looked at once more before it counts: a row that gave anything else must not be committed.
+        let range = last.checked_sub(count).and_then(|before| IdRange::new(before + 1, last + 1)).ok_or_else(|| {
+            StoreError::new(Kind::Permanent, format!("the row of tag {tag} gave no valid range")).because("corrupt")
+        })?;
+        self.commit(tx).await?;
+        Ok(Grant { range, nonce })
+    }
+
+    /// The last ids below the limit, when fewer than asked for are left; the last one and how many.
+    async fn grant_rest(&self, tx: &mut Tx, tag: &TagName, nonce: u128) -> Result<(u64, u64), StoreError> {
+        let row = self.read_live(tx, tag).await?;
+        let limit = row.definition.id_limit;
+        let rest = limit.saturating_sub(row.max_id);
+        if rest == 0 {
+            return Err(rules::exhausted(tag, limit));
+        }
+        let sql = "UPDATE id_alloc SET max_id = id_limit, grant_nonce = ?, \
+                   update_time = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') \
+                   WHERE biz_tag = ? AND retired = 0 AND max_id = ? AND id_limit = ?";
+        let query = sqlx::query(sql).bind(blob(nonce)).bind(tag.as_str()).bind(int(row.max_id)).bind(int(limit));
+        if self.run(query.execute(connection(tx))).await?.rows_affected() == 1 {
+            Ok((limit, rest))
+        } else {
+            Err(StoreError::new(Kind::Transient, format!("the row of tag {tag} changed meanwhile")))
+        }
+    }
+
+    async fn take_back(&self, tail: &Tail) -> Result<bool, StoreError> {
+        let mut tx = self.begin().await?;
+        let sql = "UPDATE id_alloc SET max_id = ?1, grant_nonce = ?2, \
+                   update_time = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') \
+                   WHERE biz_tag = ?3 AND max_id = ?4 AND grant_nonce = ?5 AND floor <= ?1 AND retired = 0";
+        let query = sqlx::query(sql)
+            .bind(int(tail.unused.start() - 1))
+            .bind(blob(fresh_nonce()?))
+            .bind(tail.tag.as_str())
+            .bind(int(tail.unused.last()))
+            .bind(blob(tail.nonce));
+        let taken = self.run(query.execute(connection(&mut tx))).await?.rows_affected() == 1;
+        self.commit(tx).await?;
+        Ok(taken)
+    }
+
+    async fn insert(
+        &self,
+        tag: &TagName,
+        definition: &Definition,
+        start: u64,
+        most: u64,
+    ) -> Result<(Row, bool), StoreError> {
+        let mut tx = self.begin().await?;
+        if let Some(row) = self.read(&mut tx, tag).await? {
+            return Ok((row, false));
+        }
+        let before = rules::before_start(definition, start)?;
+        let count = sqlx::query("SELECT count(*) AS n FROM id_alloc").fetch_one(connection(&mut tx));
+        if number(&self.run(count).await?, "n")? >= most {
+            return Err(rules::too_many(most));
+        }
+        let revision = self.revise(&mut tx, 1).await? + 1;
+        let sql = "INSERT INTO id_alloc (biz_tag, engine, ordering, step, min_step, max_step, id_limit, revision) \
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+        let query = sqlx::query(sql)
+            .bind(tag.as_str())
+            .bind(definition.engine.name())
+            .bind(definition.order.name())
+            .bind(int(definition.step))
+            .bind(int(definition.min_step))
+            .bind(int(definition.max_step))
+            .bind(int(definition.id_limit))
+            .bind(int(revision));
+        self.run(query.execute(connection(&mut tx))).await?;
+        let row = Row {
+            tag: tag.clone(),
+            definition: definition.clone(),
+            max_id: before,
+            floor: before,
+            retired: false,
+            revision,
+        };
+        self.write(&mut tx, &row).await?;
+        self.commit(tx).await?;
+        Ok((row, true))
+    }
+
+    async fn raise_rows(&self, by: u64) -> Result<u64, StoreError> {
+        let mut tx = self.begin().await?;
+        let count = sqlx::query("SELECT count(*) AS n FROM id_alloc").fetch_one(connection(&mut tx));
+        let rows = number(&self.run(count).await?, "n")?;
+        let before = self.revise(&mut tx, rows).await?;
+        let sql = "UPDATE id_alloc SET max_id = id_limit - max(id_limit - max_id - ?1, 0), \
+                   floor = id_limit - max(id_limit - max_id - ?1, 0), revision = ?2 + place.n, \
+                   grant_nonce = randomblob(16), update_time = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') \
+                   FROM (SELECT biz_tag AS name, row_number() OVER (ORDER BY biz_tag) AS n FROM id_alloc) AS place \
+                   WHERE id_alloc.biz_tag = place.name";
+        let query = sqlx::query(sql).bind(int(by)).bind(int(before));
+        let changed = self.run(query.execute(connection(&mut tx))).await?.rows_affected();
+        self.commit(tx).await?;
+        Ok(changed)
+    }
+
+    async fn weaknesses(&self) -> Result<Vec<String>, StoreError> {
+        let mut found: Vec<String> = self.0.place.weakness().into_iter().collect();
+        let synchronous = sqlx::query("PRAGMA synchronous").fetch_one(&self.0.pool);
+        if self.run(synchronous).await?.try_get::<i64, _>(0).unwrap_or(0) < 2 {
+            found.push("PRAGMA synchronous is below FULL".into());
+        }
+        let journal = sqlx::query("PRAGMA journal_mode").fetch_one(&self.0.pool);
+        if self.run(journal).await?.try_get::<String, _>(0).unwrap_or_default() != "wal" {
+            found.push("PRAGMA journal_mode is not WAL".into());
+        }
+        Ok(found)
+    }
+}
+
+impl SegmentStore for Sqlite {
+    fn name(&self) -> &'static str {
+        "sqlite"
+    }
+
+    fn shared(&self) -> bool {
+        false
+    }
+
+    fn grant<'a>(&'a self, tag: &'a TagName, count: u64) -> Answer<'a, Grant> {
+        Box::pin(self.grant_range(tag, count.clamp(1, MAX_ID)))
+    }
+
+    fn return_tail<'a>(&'a self, tail: &'a Tail) -> Answer<'a, bool> {
+        Box::pin(self.take_back(tail))
+    }
+
+    fn find<'a>(&'a self, tag: &'a TagName) -> Answer<'a, Option<Row>> {
+        Box::pin(async move {
+            let sql = sqlx::AssertSqlSafe(format!("SELECT {ROW} FROM id_alloc WHERE biz_tag = ?"));
+            let found = self.run(sqlx::query(sql).bind(tag.as_str()).fetch_optional(&self.0.pool)).await?;
+            found.as_ref().map(row).transpose()
+        })
+    }
+
+    fn changed_since(&self, revision: u64) -> Answer<'_, Vec<Row>> {
+        Box::pin(async move {
+            let sql = sqlx::AssertSqlSafe(format!("SELECT {ROW} FROM id_alloc WHERE revision > ? ORDER BY revision"));
+            let found = self.run(sqlx::query(sql).bind(int(revision)).fetch_all(&self.0.pool)).await?;
+            found.iter().map(row).collect()
+        })
+    }
+
+    fn count(&self) -> Answer<'_, u64> {
+        Box::pin(async move {
+            let count = sqlx::query("SELECT count(*) AS n FROM id_alloc").fetch_one(&self.0.pool);
+            number(&self.run(count).await?, "n")
+        })
+    }
+
+    fn create<'a>(
+        &'a self,
+        tag: &'a TagName,
+        definition: &'a Definition,
+        start: u64,
+        most: u64,
+    ) -> Answer<'a, (Row, bool)> {
+        Box::pin(self.insert(tag, definition, start, most))
+    }
+
+    fn alter<'a>(&'a self, tag: &'a TagName, alteration: &'a Alteration) -> Answer<'a, Row> {
+        Box::pin(async move {
+            let mut tx = self.begin().await?;
+            let row = self.read_live(&mut tx, tag).await?;
+            let row = rules::altered(row, alteration)?;
+            self.change(tx, row).await
+        })
+    }
+
+    fn raise_floor<'a>(&'a self, tag: &'a TagName, floor: u64) -> Answer<'a, Row> {
+        Box::pin(async move {
+            let mut tx = self.begin().await?;
+            let row = self.read_live(&mut tx, tag).await?;
+            let row = rules::raised(row, floor)?;
+            self.change(tx, row).await
+        })
+    }
+
+    fn retire<'a>(&'a self, tag: &'a TagName) -> Answer<'a, Row> {
+        Box::pin(async move {
+            let mut tx = self.begin().await?;
+            let row = self.read(&mut tx, tag).await?.ok_or_else(|| rules::missing(tag))?;
+            if row.retired {
+                return Ok(row);
+            }
+            self.change(tx, Row { retired: true, ..row }).await
+        })
+    }
+
+    fn raise_all(&self, by: u64) -> Answer<'_, u64> {
+        Box::pin(self.raise_rows(by.min(MAX_ID)))
+    }
+
+    fn durability(&self) -> Answer<'_, Vec<String>> {
+        Box::pin(self.weaknesses())
+    }
+}
+
+fn connection(tx: &mut Tx) -> &mut SqliteConnection {
+    &mut *tx
+}
+
+fn fresh_nonce() -> Result<u128, StoreError> {
+    random_u128().map_err(|error| StoreError::new(Kind::Permanent, format!("no randomness for a grant: {error}")))
+}
+
+fn blob(nonce: u128) -> Vec<u8> {
+    nonce.to_be_bytes().to_vec()
+}
+
+/// As SQL's signed integer; callers pass nothing above [`MAX_ID`], and more would only be cut to it.
+fn int(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn number(row: &SqliteRow, column: &str) -> Result<u64, StoreError> {
+    let value: i64 = row.try_get(column).map_err(|error| unreadable(&error))?;
+    u64::try_from(value).map_err(|error| unreadable(&error))
+}
+
+fn unreadable(error: &dyn std::fmt::Display) -> StoreError {
+    StoreError::new(Kind::Permanent, format!("a row of id_alloc can't be read: {error}")).because("corrupt")
+}
+
+fn row(row: &SqliteRow) -> Result<Row, StoreError> {
+    let text = |column: &str| row.try_get::<String, _>(column).map_err(|error| unreadable(&error));
+    let tag = TagName::new(text("biz_tag")?.as_bytes()).ok_or_else(|| unreadable(&"biz_tag is no valid tag"))?;
+    let engine = match text("engine")?.as_str() {
+        "segment" => EngineKind::Segment,
+        "snowflake" => EngineKind::Snowflake,
+        other => return Err(unreadable(&format!("engine {other}"))),
+    };
+    let order = match text("ordering")?.as_str() {
+        "node" => Order::Node,
+        "strict" => Order::Strict,
+        other => return Err(unreadable(&format!("ordering {other}"))),
+    };
+    let definition = Definition {
+        engine,
+        order,
+        step: number(row, "step")?,
+        min_step: number(row, "min_step")?,
+        max_step: number(row, "max_step")?,
+        id_limit: number(row, "id_limit")?,
+        qps: number(row, "qps")?,
+        burst: number(row, "burst")?,
+        critical: number(row, "critical")? != 0,
+        description: text("description")?,
+    };
+    Ok(Row {
+        tag,
+        definition,
+        max_id: number(row, "max_id")?,
+        floor: number(row, "floor")?,
+        retired: number(row, "retired")? != 0,
+        revision: number(row, "revision")?,
+    })
+}
