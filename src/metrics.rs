@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -139,8 +138,6 @@ pub struct Metrics {
     pub connections_rejected: Labelled,
     /// Bytes that are no request, by kind.
     pub protocol_errors: Labelled,
-    /// How old what this node knows of the tags is, in milliseconds.
-    pub catalogue_age_ms: Gauge,
     tags: Mutex<tags::Tags>,
     durations: Mutex<BTreeMap<(&'static str, &'static str), Arc<Histogram>>>,
     stores: Mutex<BTreeMap<&'static str, Arc<StoreMetrics>>>,
@@ -192,9 +189,6 @@ impl Metrics {
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         families.gauge("idgen_build_info", "Always 1; the labels tell the build.", &version, 1.0);
         families.gauge_i64("idgen_connections", "Connections of clients.", &[], self.connections.get());
-        let age = Duration::from_millis(u64::try_from(self.catalogue_age_ms.get()).unwrap_or(0));
-        let help = "How old what this node knows of the tags is, in seconds.";
-        families.gauge("idgen_tag_catalogue_age_seconds", help, &[], age.as_secs_f64());
         for (name, help, label, counts) in [
             (
                 "idgen_ids_discarded_total",

@@ -1,5 +1,7 @@
 //! Numbers that rooms above give at a scrape, with the names they get.
 
+use std::time::Duration;
+
 use super::families::{Families, precise};
 
 /// What the Snowflake engine says of itself.
@@ -60,9 +62,11 @@ impl SnowflakeReading {
     }
 }
 
-/// What the log and the panic hook say.
+/// What the node as a whole says of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeReading {
+    /// How old what the node knows of the tags is; `None` before the first look.
+    pub catalogue_age: Option<Duration>,
     /// Panics so far.
     pub panics: u64,
     /// Log lines that the sink did not take.
@@ -72,6 +76,10 @@ pub struct NodeReading {
 impl NodeReading {
     /// Adds the numbers to a scrape.
     pub fn collect(&self, families: &mut Families) {
+        if let Some(age) = self.catalogue_age {
+            let help = "How old what this node knows of the tags is, in seconds.";
+            families.gauge("idgen_tag_catalogue_age_seconds", help, &[], age.as_secs_f64());
+        }
         let mut counter = |name, help, value| families.counter_f64(name, help, &[], precise(value));
         counter("idgen_panics_total", "Panics: each is a defect of the program.", self.panics);
         counter(

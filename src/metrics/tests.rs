@@ -27,10 +27,13 @@ fn eventful() -> Metrics {
     metrics.protocol_errors.add("http", 1);
     metrics.request_duration("segment", "idget").observe_n(std::time::Duration::from_micros(7), 3);
     metrics.store("sqlite").fetch_duration.observe(std::time::Duration::from_millis(3));
-    metrics.catalogue_age_ms.set(500);
     metrics.add_source(|families| {
         SnowflakeReading { worker_id: Some(3), ..SnowflakeReading::default() }.collect(families);
-        NodeReading { panics: 1, log_dropped: 2 }.collect(families);
+        NodeReading {
+            catalogue_age: Some(std::time::Duration::from_millis(500)),
+            panics: 1,
+            log_dropped: 2,
+        }.collect(families);
     });
     metrics
 }

@@ -26,6 +26,7 @@ const RAISE: &str = "UPDATE worker_bound SET hi = ?1, incarnation = ?2, n = ?3, 
 pub struct SqlRegistry {
     pool: SqlitePool,
     datacenter: u32,
+    workers: u32,
 }
 
 /// Creates the rows of `datacenter` for worker ids `0 .. workers` with the bound `hi` (Unix milliseconds; 0 on a first
@@ -54,24 +55,20 @@ pub async fn create_bounds(
 }
 
 impl SqlRegistry {
-    /// The rows of `datacenter` behind `pool`, whose connections must make a commit durable before they report it
-    /// (`synchronous = FULL`) and belong to the one process that holds the file.
-    pub fn new(pool: SqlitePool, datacenter: u32) -> Self {
-        Self { pool, datacenter }
+    /// The rows of `datacenter` for worker ids `0 .. workers` behind `pool`, whose connections must make a commit durable
+    /// before they report it (`synchronous = FULL`) and belong to the one process that holds the file.
+    pub fn new(pool: SqlitePool, datacenter: u32, workers: u32) -> Self {
+        Self { pool, datacenter, workers }
     }
 
     async fn rows(&self) -> Result<Vec<Worker>, RegistryError> {
         let select = "SELECT w, hi, incarnation, n, wall_ms, host, released FROM worker_bound WHERE dc = ? ORDER BY w";
         let rows = sqlx::query(select).bind(self.datacenter).fetch_all(&self.pool).await.map_err(not_read)?;
-        let mut workers = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let worker = worker(row)?;
-            // A gap between the rows is a row that has vanished: it is shown, so that it is told.
-            let next = workers.last().map_or(0, |last: &Worker| last.id + 1);
-            workers.extend((next..worker.id).map(|id| Worker { id, bound: None, owner: None }));
-            workers.push(worker);
-        }
-        Ok(workers)
+        let rows: Vec<Worker> = rows.iter().map(worker).collect::<Result<_, _>>()?;
+        let mut rows = rows.into_iter().peekable();
+        // A row that has vanished is shown without a bound, so that it is told.
+        let found = |id| rows.next_if(|row| row.id == id).unwrap_or(Worker { id, bound: None, owner: None });
+        Ok((0..self.workers).map(found).collect())
     }
 
     async fn row(&self, worker_id: u32) -> Result<Option<Bound>, RegistryError> {

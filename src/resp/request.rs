@@ -336,9 +336,6 @@ impl Scanner {
     #[cold]
     #[inline(never)]
     fn bulk_length(&mut self, buf: &[u8], at: usize, limits: &Limits) -> Result<Option<(usize, usize)>, ProtocolError> {
-        if at >= limits.max_total {
-            return Err(ProtocolError::TooBigRequest);
-        }
         match buf.get(at) {
             None => return Ok(None),
             Some(b'$') => {}
@@ -427,4 +424,51 @@ fn number(digits: &[u8]) -> Option<i64> {
         let value = value.checked_mul(10)?;
         if negative { value.checked_sub(digit) } else { value.checked_add(digit) }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_redis_reads_them() {
+        let cases =
+            [("0", 0), ("7", 7), ("-7", -7), ("9223372036854775807", i64::MAX), ("-9223372036854775808", i64::MIN)];
+        for (text, value) in cases {
+            assert_eq!(number(text.as_bytes()), Some(value));
+        }
+        for text in
+            ["", "-", "-0", "00", "01", "-01", "+1", " 1", "1 ", "1a", "9223372036854775808", "-9223372036854775809"]
+        {
+            assert_eq!(number(text.as_bytes()), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_line_is_never_looked_through_twice() {
+        for start in ["a", "*1", "*1\r\n$1"] {
+            let mut scanner = Scanner::new();
+            let mut stream = start.as_bytes().to_vec();
+            for _ in 0..1000 {
+                assert!(matches!(scanner.next(&stream, &Limits::AFTER_LOGIN), Ok(Scan::Incomplete)));
+                // A line end put where the scanner has been is not found: it doesn't go there again.
+                if let Some(seen) = stream.get_mut(start.len()..) {
+                    seen.fill(if start == "a" { b'\n' } else { b'\r' });
+                }
+                stream.push(b'1');
+            }
+        }
+    }
+
+    #[test]
+    fn an_argument_is_never_read_twice() {
+        let mut scanner = Scanner::new();
+        let stream = [&b"*3\r\n"[..], &b"$1000\r\n"[..], &[b'x'; 1000], b"\r\n$5\r\norder\r\n$"].concat();
+        let mut seen = std::collections::BTreeSet::new();
+        for len in 0..=stream.len() {
+            assert!(matches!(scanner.next(&stream[..len], &Limits::AFTER_LOGIN), Ok(Scan::Incomplete)));
+            seen.insert((scanner.at, scanner.missing));
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [(0, 0), (4, 3), (1013, 2), (1024, 1)]);
+    }
 }

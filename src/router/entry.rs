@@ -120,13 +120,20 @@ impl Entry {
 
     /// Takes over a row of the store: definition, floor, retirement. An older row than the one known changes nothing.
     pub(super) fn apply(&self, row: Row) {
-        if let Engine::Segment(segment) = &self.engine {
-            segment.apply(&row);
-        }
         if row.retired {
             self.retired.store(true, Ordering::Release);
         }
-        self.row.rcu(|known| if row.revision >= known.revision { Arc::new(row.clone()) } else { Arc::clone(known) });
+        if let Engine::Segment(segment) = &self.engine {
+            // Both only ever tighten, so an old row can't loosen what a newer one has said.
+            segment.floor(row.floor);
+            if row.retired {
+                segment.retire();
+            }
+            if row.revision > self.row.load().revision {
+                segment.redefine(&row.definition);
+            }
+        }
+        self.row.rcu(|known| if row.revision > known.revision { Arc::new(row.clone()) } else { Arc::clone(known) });
     }
 
     /// Closes the tag, whose row is gone from the store: it must never start again at 1.
@@ -141,7 +148,7 @@ impl Entry {
     }
 
     /// Everything there is to tell of the tag.
-    pub fn info(&self, guarantee: &'static str, now: Boot) -> Info {
+    pub fn info(&self, guarantee: &'static str) -> Info {
         let mut row = Row::clone(&self.row());
         let engine = match &self.engine {
             Engine::Segment(segment) => {
@@ -155,7 +162,7 @@ impl Entry {
                 }
             }
             Engine::Snowflake(snowflake) => {
-                let view = snowflake.view(now);
+                let view = snowflake.view();
                 EngineInfo::Snowflake {
                     worker: view.worker,
                     datacenter: view.datacenter,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
-use crate::engine::segment::{self, Segment};
+use crate::engine::segment::{self, Segment, Supply};
 use crate::engine::snowflake::{self, Snowflake};
 use crate::engine::{Engine, Refusal};
 use crate::health::Health;
@@ -22,7 +22,9 @@ use crate::store::{Alteration, Definition, EngineKind, Kind, Order, Row, Segment
 mod catalogue;
 mod entry;
 mod refresh;
+mod stop;
 
+pub use crate::engine::snowflake::WorkerView;
 pub use entry::{EngineInfo, Entry, Info};
 
 use catalogue::Catalogue;
@@ -88,7 +90,7 @@ pub struct Rule {
 #[serde(default, deny_unknown_fields)]
 pub struct Declared {
     /// The tag.
-    pub name: String,
+    pub tag: String,
     /// `ENGINE`
     pub engine: Option<EngineKind>,
     /// `ORDER`
@@ -143,8 +145,8 @@ pub enum Error {
 pub struct Parts {
     /// The catalogue and the segment counters.
     pub store: Arc<dyn SegmentStore>,
-    /// What bounds the refills of all tags together.
-    pub refills: Arc<segment::Refills>,
+    /// What all segment tags share.
+    pub supply: Arc<Supply>,
     /// The node's Snowflake generator.
     pub snowflake: Arc<Snowflake>,
     /// The clocks.
@@ -165,6 +167,8 @@ pub struct Router {
     parts: Parts,
     catalogue: Catalogue,
     revision: AtomicU64,
+    /// When the catalogue was last read, by the boot clock; 0: never.
+    fresh_at: AtomicU64,
     admissions: tokio::sync::Semaphore,
 }
 
@@ -179,6 +183,7 @@ impl Router {
             parts,
             catalogue: Catalogue::default(),
             revision: AtomicU64::new(0),
+            fresh_at: AtomicU64::new(0),
             admissions: tokio::sync::Semaphore::new(MAX_ADMISSIONS),
         }
     }
@@ -307,7 +312,7 @@ impl Router {
 
     /// Everything `IDINFO` tells of a tag.
     pub fn info(&self, entry: &Entry) -> Info {
-        entry.info(self.parts.guarantee, self.parts.clock.boot())
+        entry.info(self.parts.guarantee)
     }
 
     /// The node's Snowflake generator.
@@ -315,18 +320,30 @@ impl Router {
         &self.parts.snowflake
     }
 
+    /// All worker ids of the datacenter.
+    ///
+    /// # Errors
+    /// `Backend` when the registry could not say.
+    pub async fn workers(&self) -> Result<Vec<WorkerView>, Error> {
+        let workers = self.parts.snowflake.workers().await;
+        workers.map_err(|error| Refusal::Backend(error.to_string()).into())
+    }
+
     /// The name of the store, such as `sqlite`.
     pub fn store_name(&self) -> &'static str {
         self.parts.store.name()
     }
 
-    /// The parts of an id by the node's layout.
-    pub fn decode(&self, id: u64) -> snowflake::Decoded {
-        self.parts.snowflake.layout().decode(id)
+    /// The parts of an id by the node's layout; `None` for a number that is no id of it.
+    pub fn decode(&self, id: u64) -> Option<snowflake::layout::Parts> {
+        self.parts.snowflake.layout().decompose(id)
     }
 
-    /// The entry of a tag that has to exist: never creates it.
-    async fn known(&self, tag: &TagName) -> Result<Arc<Entry>, Error> {
+    /// The entry of a tag that has to exist: looked up in the store where this node doesn't know it, never created.
+    ///
+    /// # Errors
+    /// `NoTag`, or why the store could not tell.
+    pub async fn known(&self, tag: &TagName) -> Result<Arc<Entry>, Error> {
         if let Some(entry) = self.catalogue.find(tag.as_str().as_bytes()) {
             return Ok(entry);
         }
@@ -345,12 +362,7 @@ impl Router {
         let kind = row.definition.engine;
         let metrics = self.parts.metrics.tag(&row.tag, kind.name());
         let engine = match kind {
-            EngineKind::Segment => Engine::Segment(Segment::new(
-                &row,
-                Arc::clone(&self.parts.store),
-                Arc::clone(&self.parts.refills),
-                Arc::clone(&metrics),
-            )),
+            EngineKind::Segment => Engine::Segment(Segment::new(&row, Arc::clone(&self.parts.supply), Arc::clone(&metrics))),
             EngineKind::Snowflake => {
                 self.parts.snowflake.want();
                 Engine::Snowflake(Arc::clone(&self.parts.snowflake))
@@ -503,5 +515,7 @@ fn store_error(tag: &TagName, error: &StoreError) -> Error {
     }
 }
 
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
@@ -36,8 +37,8 @@ impl Router {
     }
 
     async fn declare(&self, declared: &Declared) -> Result<Option<String>, Error> {
-        let Some(tag) = TagName::new(declared.name.as_bytes()) else {
-            return Err(Error::Conflict(format!("tags.declared: '{}' is not a valid tag", declared.name)));
+        let Some(tag) = TagName::new(declared.tag.as_bytes()) else {
+            return Err(Error::Conflict(format!("tags.declared: '{}' is not a valid tag", declared.tag)));
         };
         let wanted = declared.wanted();
         let (row, created) = self.create_row(&tag, &wanted).await?;
@@ -51,6 +52,7 @@ impl Router {
     /// # Errors
     /// Why the store could not do it; the catalogue stays as it was.
     pub async fn refresh(&self) -> Result<(), StoreError> {
+        let asked = self.parts.clock.boot();
         let rows = self.parts.store.changed_since(self.revision.load(Ordering::Relaxed)).await?;
         self.apply_all(rows);
         let count = self.parts.store.count().await?;
@@ -62,6 +64,7 @@ impl Router {
                 entry.vanish();
             }
         }
+        self.fresh_at.store(asked.0, Ordering::Relaxed);
         Ok(())
     }
 
@@ -79,26 +82,22 @@ impl Router {
 
     /// Polls the store until `cancel`; the answer to each poll is the store's state of health.
     pub async fn keep_fresh(self: Arc<Self>, cancel: CancellationToken) {
-        let mut fresh_at = self.parts.clock.boot();
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = tokio::time::sleep(self.config.refresh) => {}
             }
             match self.refresh().await {
-                Ok(()) => {
-                    fresh_at = self.parts.clock.boot();
-                    self.tell(State::Up);
-                }
+                Ok(()) => self.tell(State::Up),
                 Err(error) => self.tell(State::Down(error.text)),
             }
-            self.publish_age(fresh_at);
         }
     }
 
-    fn publish_age(&self, fresh_at: Boot) {
-        let age = self.parts.clock.boot().since(fresh_at);
-        self.parts.metrics.catalogue_age_ms.set(age.as_millis());
+    /// How old what this node knows of the tags is; `None` before the first look.
+    pub fn catalogue_age(&self) -> Option<Duration> {
+        let fresh_at = Some(self.fresh_at.load(Ordering::Relaxed)).filter(|&fresh_at| fresh_at > 0)?;
+        Some(self.parts.clock.boot().since(Boot(fresh_at)))
     }
 
     /// Records the store's state and logs only what changes.

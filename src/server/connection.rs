@@ -256,7 +256,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         context.metrics.protocol_errors.add(error.kind(), 1);
         if let Some(text) = error.text() {
             crate::resp::error(&mut self.output, &text);
-        } else if context.foreign_protocol_log.permits(context.clock.boot()) {
+        } else if self.shared.foreign_protocol(context.clock.boot()) {
             tracing::warn!(
                 error_kind = "caller",
                 peer = self.client.peer(),

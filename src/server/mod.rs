@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,9 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::clock::Boot;
 use crate::command::{Context, Peer};
+use crate::telemetry::Throttle;
 
 mod buffers;
 mod connection;
@@ -96,6 +98,20 @@ pub struct Shared {
     pub rules: Rules,
     /// Cancelled when connections are to close at their next command boundary.
     pub drain: CancellationToken,
+    foreign: Mutex<Throttle>,
+}
+
+impl Shared {
+    /// What all connections share; `rules` are the right ones but in tests.
+    pub fn new(config: Config, context: Arc<Context>, rules: Rules) -> Self {
+        Self { config, context, rules, drain: CancellationToken::new(), foreign: Mutex::default() }
+    }
+
+    /// Whether a connection that speaks another protocol is logged: a port scan must not fill the log.
+    fn foreign_protocol(&self, now: Boot) -> bool {
+        let mut foreign = self.foreign.lock().unwrap_or_else(PoisonError::into_inner);
+        foreign.permit(Duration::from_nanos(now.0)).is_some()
+    }
 }
 
 /// The listeners, bound and not yet accepting.

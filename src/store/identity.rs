@@ -3,7 +3,7 @@
 //! Written once, when the database is first used, and compared at every start: a node whose registry, datacenter or
 //! layout differs could repeat ids, so it refuses to start. Nothing here ever changes a value that stands.
 
-use sqlx::{Row as _, SqlitePool};
+use sqlx::{Row as _, SqliteConnection, SqlitePool};
 
 use crate::ids::random_u128;
 
@@ -47,11 +47,16 @@ pub enum IdentityError {
     Store(String),
 }
 
-/// Writes the identity where there is none and compares it where there is one.
+/// Writes the identity where there is none, together with what `first` writes in the same transaction, and compares it
+/// where there is one.
 ///
 /// # Errors
 /// The first difference, with both values, or why the database could not be asked.
-pub async fn ensure(pool: &SqlitePool, wanted: &Wanted) -> Result<Identity, IdentityError> {
+pub async fn ensure(
+    pool: &SqlitePool,
+    wanted: &Wanted,
+    first: impl AsyncFnOnce(&mut SqliteConnection) -> Result<(), sqlx::Error>,
+) -> Result<Identity, IdentityError> {
     let failed = |error: sqlx::Error| IdentityError::Store(error.to_string());
     let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
     let query = sqlx::query("SELECT cluster, registry, datacenter_id, layout FROM idgen_identity");
@@ -67,6 +72,7 @@ pub async fn ensure(pool: &SqlitePool, wanted: &Wanted) -> Result<Identity, Iden
         .execute(&mut *tx)
         .await
         .map_err(failed)?;
+        first(&mut tx).await.map_err(failed)?;
         tx.commit().await.map_err(failed)?;
         return Ok(Identity::Created(cluster));
     };
@@ -101,19 +107,34 @@ mod tests {
         Wanted { registry: "sql", datacenter_id: 0, layout: "epoch 1577808000000 bits 41/5/5/12".into() }
     }
 
+    async fn nothing(_: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn what_belongs_to_the_identity_is_written_with_it_or_not_at_all() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let opened = Sqlite::open(&folder.path().join("idgen.db"), std::time::Duration::from_secs(3)).await;
+        let store = opened.expect("a new database").store;
+        let fails = async |_: &mut SqliteConnection| Err(sqlx::Error::RowNotFound);
+        ensure(store.pool(), &wanted(), fails).await.expect_err("the bounds could not be written");
+        let again = ensure(store.pool(), &wanted(), nothing).await;
+        assert!(matches!(again, Ok(Identity::Created(_))), "{again:?}");
+    }
+
     #[tokio::test]
     async fn the_first_node_writes_the_identity_and_every_other_must_match_it() {
         let folder = tempfile::tempdir().expect("a folder");
         let opened = Sqlite::open(&folder.path().join("idgen.db"), std::time::Duration::from_secs(3)).await;
         let store = opened.expect("a new database").store;
-        let Ok(Identity::Created(cluster)) = ensure(store.pool(), &wanted()).await else { panic!("not created") };
-        assert_eq!(ensure(store.pool(), &wanted()).await, Ok(Identity::Same(cluster)));
+        let Ok(Identity::Created(cluster)) = ensure(store.pool(), &wanted(), nothing).await else { panic!("not created") };
+        assert_eq!(ensure(store.pool(), &wanted(), nothing).await, Ok(Identity::Same(cluster)));
         for other in [
             Wanted { registry: "etcd", ..wanted() },
             Wanted { datacenter_id: 3, ..wanted() },
             Wanted { layout: "epoch 1577808000000 bits 41/0/5/7".into(), ..wanted() },
         ] {
-            let error = ensure(store.pool(), &other).await.expect_err("a difference");
+            let error = ensure(store.pool(), &other, nothing).await.expect_err("a difference");
             let IdentityError::Mismatch { stored, wanted, .. } = &error else { panic!("{error}") };
             assert_ne!(stored, wanted);
             assert!(error.to_string().contains(stored.as_str()) && error.to_string().contains(wanted.as_str()));

@@ -16,18 +16,16 @@ use super::{Demand, Later, Refusal, Shortage};
 use crate::clock::{Boot, Clock};
 use crate::health::Health;
 use crate::ids::{IdRange, TagName};
-use crate::metrics::{Labelled, TagMetrics};
+use crate::metrics::{Labelled, Metrics, StoreMetrics, TagMetrics};
 use crate::store::{Definition, Row, SegmentStore, Tail};
 
 pub mod buffer;
-pub mod durations;
 mod refill;
 pub mod step;
 #[cfg(test)]
 mod tests;
 
 use buffer::{Buffer, Rules, Taken};
-use durations::Durations;
 use step::Step;
 
 /// The section `segment`.
@@ -104,7 +102,7 @@ pub struct Supply {
     clock: Arc<dyn Clock>,
     health: Arc<Health>,
     discarded: Arc<Labelled>,
-    durations: Durations,
+    counts: Arc<StoreMetrics>,
     permits: Semaphore,
     max_retry: u32,
     preload_permille: u64,
@@ -118,7 +116,7 @@ impl std::fmt::Debug for Supply {
 }
 
 impl Supply {
-    /// What is shared: the store, the clock, where the store's state is told, where dropped ids are counted by reason.
+    /// What is shared: the store, the clock, where the store's state is told, where grants and dropped ids are counted.
     /// Refills run on `runtime`.
     #[must_use]
     pub fn new(
@@ -126,26 +124,21 @@ impl Supply {
         store: Arc<dyn SegmentStore>,
         clock: Arc<dyn Clock>,
         health: Arc<Health>,
-        discarded: Arc<Labelled>,
+        metrics: &Metrics,
         runtime: tokio::runtime::Handle,
     ) -> Arc<Self> {
+        let store_name = store.name();
         Arc::new(Self {
             store,
             clock,
             health,
-            discarded,
-            durations: Durations::default(),
+            discarded: Arc::clone(&metrics.discarded),
+            counts: metrics.store(store_name),
             permits: Semaphore::new(config.max_refills.clamp(1, 64)),
             max_retry: config.max_retry,
             preload_permille: config.preload_permille(),
             runtime,
         })
-    }
-
-    /// How long grants took.
-    #[must_use]
-    pub const fn durations(&self) -> &Durations {
-        &self.durations
     }
 }
 

@@ -94,7 +94,7 @@ impl Segment {
         self.metrics.fetches.add(1);
         let asked = self.supply.clock.boot();
         let answer = self.supply.store.grant(&self.tag, count).await;
-        self.supply.durations.record(self.supply.clock.boot().since(asked));
+        self.supply.counts.fetch_duration.observe(self.supply.clock.boot().since(asked));
         let error = match answer {
             Ok(grant) => match self.install(grant) {
                 Ok(again) => return Ok(again),
@@ -129,6 +129,7 @@ impl Segment {
             biz_tag = %self.tag, error_kind = "system",
             "the store granted ids below what it had granted before: it has lost commits; the row is raised"
         );
+        self.supply.counts.regressions.add(1);
         match self.supply.store.raise_floor(&self.tag, highest.saturating_sub(1)).await {
             Ok(_) => StoreError::new(Kind::Transient, "the store had lost commits").because("regression"),
             Err(error) => error,

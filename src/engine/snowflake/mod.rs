@@ -502,5 +502,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-#[path = "engine_tests.rs"]
 mod tests;

@@ -172,8 +172,8 @@ impl Snowflake {
         self.metrics.worker_id.set(worker);
         let end = rfc3339(self.setup.layout.exhaustion());
         tracing::info!(worker_id = worker, registry = self.setup.registry.name(), exhaustion = %end, "worker id claimed");
-        self.settle(String::new());
         self.up();
+        self.settle(String::new());
     }
 
     fn up(&self) {

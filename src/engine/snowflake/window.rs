@@ -548,5 +548,239 @@ fn check(held: Held) -> (State, Ask) {
 }
 
 #[cfg(test)]
-#[path = "window_tests.rs"]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::registry::{Owner, unclaimed};
+
+    const ME: Incarnation = Incarnation(1);
+    const OTHER: Incarnation = Incarnation(2);
+    const W: u64 = 30_000;
+    /// The wall clock at the start, in Unix milliseconds.
+    const T: u64 = 1_800_000_000_000;
+
+    fn at(ms: u64) -> Now {
+        Now { boot: Boot(ms * 1_000_000), wall: Wall((T + ms) * 1_000_000), random: 0 }
+    }
+
+    fn terms(exclusive: bool) -> Terms {
+        Terms {
+            incarnation: ME,
+            host: "here".into(),
+            window_ms: W,
+            max_ahead_ms: 30_000,
+            exclusive,
+            leases: !exclusive,
+            hint: None,
+        }
+    }
+
+    fn worker(id: u32, hi: u64, owner: Option<Incarnation>) -> Worker {
+        let owner = owner.map(|incarnation| Owner { incarnation, host: "there".into() });
+        Worker { id, bound: Some(unclaimed(hi)), owner }
+    }
+
+    fn started(terms: Terms) -> Window {
+        let mut window = Window::new(terms, at(0));
+        assert_eq!(window.on(at(0), Event::Woken).ask, Ask::List);
+        window
+    }
+
+    fn lost() -> RegistryError {
+        RegistryError::Unknown("no answer".into())
+    }
+
+    /// A machine that has just claimed worker id 3, whose bound was `T - 1`; the record it wrote.
+    fn holding() -> (Window, Bound) {
+        let mut window = started(terms(true));
+        let step = window.on(at(0), Event::Listed(Ok(vec![worker(3, T - 1, None)])));
+        let Ask::Claim { worker: 3, next, .. } = step.ask else { panic!("{step:?}") };
+        let step = window.on(at(0), Event::Swapped(Ok(Swap::Done)));
+        assert_eq!(step.publish, [Publish::Open { worker: 3, edge_ms: T - 1, limit_ms: T + W }]);
+        assert!(matches!(step.ask, Ask::Pause(_)));
+        (window, next)
+    }
+
+    /// A machine that has asked for the renewal of what [`holding`] gives; the guard and the record it wants to write.
+    fn renewing() -> (Window, Bound, Bound) {
+        let (mut window, mine) = holding();
+        assert!(matches!(window.on(at(9_999), Event::Woken).ask, Ask::Pause(_)), "two thirds are left");
+        let Ask::Renew { worker: 3, expected, next } = window.on(at(10_001), Event::Woken).ask else { panic!() };
+        assert_eq!(expected, mine);
+        (window, expected, next)
+    }
+
+    #[test]
+    fn the_hinted_ripe_id_is_claimed_else_any_ripe_one() {
+        let workers =
+            || vec![worker(0, T + 1, None), worker(1, 0, None), worker(2, 0, None), worker(3, T, Some(OTHER))];
+        let claimed = |hint, random| {
+            let mut window = started(Terms { hint, ..terms(false) });
+            let step = window.on(Now { random, ..at(0) }, Event::Listed(Ok(workers())));
+            let Ask::Claim { worker, .. } = step.ask else { panic!("{step:?}") };
+            worker
+        };
+        assert_eq!((claimed(Some(2), 0), claimed(None, 0), claimed(None, 1)), (2, 1, 2));
+        assert_eq!((claimed(Some(0), 0), claimed(Some(3), 1)), (1, 2), "a hint that is not ripe or not free");
+    }
+
+    #[test]
+    fn without_a_ripe_id_time_is_led_to_the_nearest_bound() {
+        let mut window = started(terms(true));
+        let far = T + 7_200_000;
+        let step = window.on(at(0), Event::Listed(Ok(vec![worker(0, far, Some(OTHER)), worker(1, far + 1, None)])));
+        let Ask::Claim { worker: 0, next, .. } = step.ask else { panic!("{step:?}") };
+        assert_eq!(next.hi, far + W);
+        assert_eq!(window.line().at(at(0).boot) / 1_000_000, T, "not before the claim is confirmed");
+        let step = window.on(at(5), Event::Swapped(Ok(Swap::Done)));
+        assert_eq!(step.publish.last(), Some(&Publish::Open { worker: 0, edge_ms: far, limit_ms: far + W }));
+        assert_eq!(window.line().at(at(5).boot) / 1_000_000, far);
+    }
+
+    #[test]
+    fn a_shared_registry_lets_time_be_led_only_so_far() {
+        let mut window = started(terms(false));
+        let step = window.on(at(0), Event::Listed(Ok(vec![worker(0, T + 30_001, None), worker(1, 0, Some(OTHER))])));
+        assert!(matches!(&step.notices[..], [Notice::NotClaimed(text)] if text.contains("the wall clock")), "{step:?}");
+        // That was the check against the owner who is online with a bound of long ago; without one it is the lead.
+        let mut window = started(terms(false));
+        let step = window.on(at(0), Event::Listed(Ok(vec![worker(0, T + 30_001, None)])));
+        assert!(matches!(&step.notices[..], [Notice::NotClaimed(text)] if text.contains("future")), "{step:?}");
+        assert_eq!(step.ask, Ask::Pause(Duration::from_millis(1)));
+        assert_eq!(window.on(at(1), Event::Woken).ask, Ask::List);
+        let step = window.on(at(1), Event::Listed(Ok(vec![worker(0, T + 30_001, None)])));
+        assert!(matches!(step.ask, Ask::Claim { worker: 0, .. }));
+    }
+
+    #[test]
+    fn a_wall_clock_that_contradicts_the_nodes_online_claims_nothing() {
+        let claims = |peer_hi| {
+            let mut window = started(terms(false));
+            let step = window.on(at(0), Event::Listed(Ok(vec![worker(0, 0, None), worker(1, peer_hi, Some(OTHER))])));
+            matches!(step.ask, Ask::Claim { .. })
+        };
+        assert!(claims(T + W) && claims(T - 1_000) && claims(T + W + 30_000 + 1_000));
+        assert!(!claims(T - 1_001), "this clock is ahead");
+        assert!(!claims(T + W + 30_000 + 1_001), "this clock is behind");
+    }
+
+    #[test]
+    fn an_unknown_claim_counts_only_for_what_the_record_says() {
+        let mut window = started(terms(true));
+        window.on(at(0), Event::Listed(Ok(vec![worker(3, T - 1, None)])));
+        assert_eq!(window.on(at(10), Event::Swapped(Err(lost()))).ask, Ask::Read { worker: 3 });
+        let stands = Bound { hi: T + 77, incarnation: ME, n: 1, ..unclaimed(0) };
+        let step = window.on(at(20), Event::Read(Ok(Some(stands))));
+        assert_eq!(step.publish, [Publish::Open { worker: 3, edge_ms: T - 1, limit_ms: T + 77 }]);
+        for other in [Some(unclaimed(T - 1)), Some(Bound { incarnation: OTHER, ..unclaimed(T + W) }), None] {
+            let mut window = started(terms(true));
+            window.on(at(0), Event::Listed(Ok(vec![worker(3, T - 1, None)])));
+            window.on(at(10), Event::Swapped(Err(lost())));
+            let step = window.on(at(20), Event::Read(Ok(other)));
+            assert_eq!(step.publish, [], "nothing is known to be ours");
+            assert!(matches!(step.ask, Ask::Pause(_)));
+        }
+    }
+
+    #[test]
+    fn a_renewal_reserves_from_the_time_it_is_and_is_published_when_confirmed() {
+        let (mut window, expected, next) = renewing();
+        assert_eq!((next.hi, next.n), (T + 10_001 + W, expected.n + 1));
+        let step = window.on(at(10_050), Event::Swapped(Ok(Swap::Done)));
+        assert_eq!(step.publish, [Publish::Raise { limit_ms: next.hi }]);
+    }
+
+    #[test]
+    fn an_unknown_renewal_is_read_back_before_anything_else() {
+        for outcome in [Err(lost()), Err(RegistryError::Unavailable("refused".into())), Ok(Swap::Refused)] {
+            let (mut window, expected, next) = renewing();
+            let step = window.on(at(12_000), Event::Swapped(outcome));
+            assert_eq!((step.publish, step.ask), (vec![], Ask::Read { worker: 3 }));
+            let step = window.clone().on(at(12_001), Event::Read(Ok(Some(next.clone()))));
+            assert_eq!(step.publish, [Publish::Raise { limit_ms: next.hi }], "it had come through");
+            let step = window.on(at(12_001), Event::Read(Ok(Some(expected.clone()))));
+            assert_eq!(step.publish, [], "it had not");
+            assert!(matches!(step.ask, Ask::Pause(_)));
+            let step = window.on(at(13_000), Event::Woken);
+            assert!(matches!(step.ask, Ask::Renew { expected: guard, .. } if guard == expected));
+        }
+    }
+
+    #[test]
+    fn a_read_that_fails_is_repeated_and_nothing_is_written_meanwhile() {
+        let (mut window, ..) = renewing();
+        window.on(at(12_000), Event::Swapped(Err(lost())));
+        for attempt in 0..5 {
+            let step = window.on(at(13_000 + attempt), Event::Read(Err(lost())));
+            assert!(matches!(step.ask, Ask::Pause(_)));
+            assert_eq!(window.on(at(13_000 + attempt), Event::Woken).ask, Ask::Read { worker: 3 });
+        }
+    }
+
+    #[test]
+    fn a_lost_worker_id_serves_to_the_end_of_its_window_while_another_is_claimed() {
+        let (mut window, expected, _) = renewing();
+        window.on(at(40_000), Event::Swapped(Ok(Swap::Refused)));
+        let foreign = Bound { hi: T + 90_000, incarnation: OTHER, n: expected.n + 1, ..unclaimed(0) };
+        let step = window.on(at(40_001), Event::Read(Ok(Some(foreign))));
+        assert_eq!((step.publish, step.notices, step.ask), (vec![], vec![Notice::Lost(3)], Ask::List));
+    }
+
+    #[test]
+    fn a_foreign_record_that_is_not_above_ours_ends_the_window_at_once() {
+        let (mut window, expected, _) = renewing();
+        window.on(at(12_000), Event::Swapped(Ok(Swap::Refused)));
+        let foreign = Bound { hi: T + 90_000, incarnation: OTHER, n: expected.n, ..unclaimed(0) };
+        let step = window.on(at(12_001), Event::Read(Ok(Some(foreign))));
+        assert_eq!((step.publish, step.ask), (vec![Publish::Close], Ask::List));
+        assert!(matches!(step.notices[..], [Notice::Lost(3), Notice::Regression { .. }]));
+    }
+
+    #[test]
+    fn a_registry_that_went_back_is_told_and_raised_again() {
+        let (mut window, expected, _) = renewing();
+        window.on(at(12_000), Event::Swapped(Ok(Swap::Refused)));
+        let older = Bound { hi: T + 5, n: 0, ..expected };
+        let step = window.on(at(12_001), Event::Read(Ok(Some(older.clone()))));
+        let notice = Notice::Regression { worker: 3, confirmed_ms: T + W, found_ms: T + 5 };
+        assert_eq!((step.publish, step.notices), (vec![], vec![notice]));
+        let Ask::Renew { expected: guard, next, .. } = step.ask else { panic!() };
+        assert_eq!((guard, next.hi), (older, T + 12_001 + W));
+    }
+
+    #[test]
+    fn a_record_that_is_gone_is_told_and_another_id_is_claimed() {
+        let (mut window, ..) = renewing();
+        window.on(at(12_000), Event::Swapped(Ok(Swap::Refused)));
+        let step = window.on(at(12_001), Event::Read(Ok(None)));
+        assert_eq!((step.publish, step.notices, step.ask), (vec![], vec![Notice::Missing(3)], Ask::List));
+        let gone = Worker { id: 3, bound: None, owner: None };
+        let step = window.on(at(12_002), Event::Listed(Ok(vec![gone, worker(4, 0, None)])));
+        assert!(matches!(step.ask, Ask::Claim { worker: 4, .. }));
+    }
+
+    #[test]
+    fn a_stop_closes_first_and_then_releases() {
+        let (mut window, _) = holding();
+        let step = window.on(at(5), Event::Stop);
+        assert_eq!((step.publish, step.ask), (vec![Publish::Close], Ask::Release { worker: 3 }));
+        assert_eq!(window.on(at(6), Event::Released).ask, Ask::End);
+        let mut window = started(terms(true));
+        assert_eq!(window.on(at(5), Event::Stop).ask, Ask::End);
+        let (mut window, ..) = renewing();
+        assert_eq!(window.on(at(12_000), Event::Stop).ask, Ask::Release { worker: 3 });
+    }
+
+    #[test]
+    fn failed_attempts_come_less_and_less_often() {
+        let mut window = started(terms(true));
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            let step = window.on(at(0), Event::Listed(Err(lost())));
+            let Ask::Pause(pause) = step.ask else { panic!("{step:?}") };
+            pauses.push(pause);
+            window.on(at(0), Event::Woken);
+        }
+        assert!(pauses.windows(2).all(|pair| pair[0] <= pair[1]));
+        assert_eq!((pauses[0].as_millis(), pauses[11].as_millis()), (50, 5_000));
+    }
+}

@@ -6,7 +6,10 @@
 use sqlx::{Connection as _, SqliteConnection};
 
 /// The migrations; a new one is a new line at the end. One that was released is never changed.
-const MIGRATIONS: &[&str] = &[include_str!("../../../migrations/sqlite/0001_id_alloc.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("../../../migrations/sqlite/0001_id_alloc.sql"),
+    include_str!("../../../migrations/sqlite/0002_worker_bound.sql"),
+];
 
 /// How many migrations a file of this program has had.
 pub(super) fn known() -> i64 {

@@ -1,0 +1,425 @@
+//! Builds everything from the configuration, runs it, and takes it down in reverse.
+//!
+//! Start: listeners first (a port in use should cost nothing), then the database with its identity, the worker registry,
+//! the catalogue, and only then clients. Stop: readiness goes, clients finish what was read, the worker id closes, unused
+//! tails go back, the database closes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::acl::Users;
+use crate::admin::{Admin, Sight};
+use crate::clock::{Clock, SystemClock, rfc3339};
+use crate::command::{Clients, Context, Settings, Stats};
+use crate::config::Config;
+use crate::engine::segment::Supply;
+use crate::engine::snowflake::layout::Layout;
+use crate::engine::snowflake::{Setup, Snowflake};
+use crate::health::{Health, Part, Phase, State};
+use crate::ids::Incarnation;
+use crate::metrics::{Metrics, NodeReading, SnowflakeReading};
+use crate::registry::WorkerRegistry;
+use crate::registry::sql::{SqlRegistry, create_bounds};
+use crate::router::{Parts, Router};
+use crate::server::{self, Server, Shared};
+use crate::store::identity::{self, Identity, IdentityError};
+use crate::store::sqlite::{OpenError, Sqlite};
+use crate::store::{Durability, SegmentStore};
+use crate::telemetry::{self, Telemetry};
+
+/// Assumed difference between the clocks of hosts, for the rule after a restore.
+const ASSUMED_SKEW: Duration = Duration::from_secs(1);
+
+/// How far `after-restore` raises every counter when nothing is said: more ids than a restored copy is likely to lack.
+pub const DEFAULT_SKIP: u64 = 1_000_000;
+
+/// How long the start waits for a worker id before it serves without one.
+const WORKER_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long a stop waits for the refills in flight before their ids are skipped.
+const STOP_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Why a process ends.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The configuration or the identity of the data can't be used: nothing was changed.
+    #[error("{0}")]
+    Refused(String),
+    /// Something this process needs failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl Error {
+    /// The exit code: 78 for what a person has to put right first, else 1.
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Refused(_) => 78,
+            Self::Failed(_) => 1,
+        }
+    }
+}
+
+/// The embedded database, opened and known to belong to this configuration.
+struct Data {
+    store: Sqlite,
+    path: PathBuf,
+    created: bool,
+    layout: Layout,
+    registry: Arc<dyn WorkerRegistry>,
+}
+
+impl Data {
+    async fn open(config: &Config) -> Result<Self, Error> {
+        let path = config.database.sqlite_path().map_err(Error::Refused)?;
+        let opened = Sqlite::open(&path, config.database.statement_timeout).await.map_err(|error| refused(&error))?;
+        let layout = config.snowflake.layout().map_err(|problem| Error::Refused(problem.to_string()))?;
+        let datacenter = config.snowflake.datacenter_id;
+        let wanted =
+            identity::Wanted { registry: "sql", datacenter_id: u64::from(datacenter), layout: layout.text() };
+        let bounds = async |connection: &mut sqlx::SqliteConnection| {
+            create_bounds(connection, datacenter, layout.workers(), 0).await
+        };
+        let identity = identity::ensure(opened.store.pool(), &wanted, bounds).await.map_err(|error| match error {
+            IdentityError::Mismatch { .. } => Error::Refused(error.to_string()),
+            IdentityError::Store(_) => Error::Failed(error.to_string()),
+        })?;
+        let (Identity::Created(cluster) | Identity::Same(cluster)) = identity;
+        tracing::debug!(cluster, "the identity of the database");
+        let registry = Arc::new(SqlRegistry::new(opened.store.pool().clone(), datacenter, layout.workers()));
+        Ok(Self { store: opened.store, path: opened.path, created: opened.created, layout, registry })
+    }
+
+    /// What holds: a store whose settings may lose what it has acknowledged is told, or refused.
+    async fn guarantee(&self, config: &Config) -> Result<&'static str, Error> {
+        let weaknesses = self.store.durability().await.map_err(|error| Error::Failed(error.text))?;
+        if weaknesses.is_empty() {
+            return Ok("unique");
+        }
+        let text = format!("{} may lose acknowledged grants: {}", self.path.display(), weaknesses.join("; "));
+        if config.database.durability == Durability::Strict {
+            return Err(Error::Refused(format!("{text}; put it right, or set database.durability to warn")));
+        }
+        tracing::warn!(error_kind = "system", "{text}");
+        Ok("unique-unless-store-loses-commits")
+    }
+
+    fn announce(&self) {
+        if self.created {
+            tracing::info!("NEW database {}", self.path.display());
+        } else {
+            tracing::info!("database {}", self.path.display());
+        }
+    }
+}
+
+fn refused(error: &OpenError) -> Error {
+    Error::Refused(error.to_string())
+}
+
+/// `idgen serve`: runs until a signal asks it to stop.
+///
+/// # Errors
+/// Why it could not start.
+pub fn serve(config: Config) -> Result<(), Error> {
+    let telemetry = Telemetry::start(&config.log, config.color).map_err(|error| Error::Failed(error.to_string()))?;
+    raise_open_files();
+    runtime()?.block_on(run(config, &telemetry))
+}
+
+/// `idgen init`: creates the database, the identity and the worker bounds; again is fine.
+///
+/// # Errors
+/// Why it could not.
+pub fn init(config: Config) -> Result<(), Error> {
+    runtime()?.block_on(async {
+        let data = Data::open(&config).await?;
+        data.guarantee(&config).await?;
+        println!("{} {}", if data.created { "created" } else { "ready" }, data.path.display());
+        data.store.close().await;
+        Ok(())
+    })
+}
+
+/// `idgen after-restore`: makes a restored copy of the database safe: raises every counter by `skip` and every worker bound
+/// above all windows that can have been lost. No server may be running on it, and the file lock sees to that.
+///
+/// # Errors
+/// Why it could not.
+pub fn after_restore(config: Config, skip: u64) -> Result<(), Error> {
+    runtime()?.block_on(async {
+        let data = Data::open(&config).await?;
+        let reach = config.snowflake.window + config.snowflake.max_ahead + 2 * ASSUMED_SKEW;
+        let hi = SystemClock.wall().millis().saturating_add(u64::try_from(reach.as_millis()).unwrap_or(u64::MAX));
+        let workers = data.registry.raise_all(hi).await.map_err(|error| Error::Failed(error.to_string()))?;
+        let tags = data.store.raise_all(skip).await.map_err(|error| Error::Failed(error.text))?;
+        println!("raised the counters of {tags} tags by {skip} and the bounds of {workers} worker ids to {}", rfc3339(hi));
+        data.store.close().await;
+        Ok(())
+    })
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Error> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("idgen").build();
+    runtime.map_err(|error| Error::Failed(format!("the runtime could not be started: {error}")))
+}
+
+/// Lets the process open as many files as the system allows it: each connection is one.
+fn raise_open_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    }
+}
+
+/// Files that are kept free for the database, the log and the admin listener.
+const RESERVED_FILES: u64 = 128;
+
+/// `server.max_clients`, or what the limit on open files leaves of it.
+fn max_clients(config: &server::Config) -> u32 {
+    let files = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(now, _)| now);
+    let most = u32::try_from(files.saturating_sub(RESERVED_FILES)).unwrap_or(u32::MAX).max(1);
+    if most < config.max_clients {
+        tracing::warn!("server.max_clients is {} but the limit on open files leaves {most}", config.max_clients);
+    }
+    config.max_clients.min(most)
+}
+
+/// A node that has been built and serves.
+struct Node {
+    data: Data,
+    router: Arc<Router>,
+    snowflake: Arc<Snowflake>,
+    health: Arc<Health>,
+    background: CancellationToken,
+}
+
+async fn run(config: Config, telemetry: &Telemetry) -> Result<(), Error> {
+    let stop = CancellationToken::new();
+    server::stop_signals(stop.clone()).map_err(|error| Error::Failed(format!("no signals: {error}")))?;
+    let mut server_config = config.server.clone();
+    server_config.max_clients = max_clients(&config.server);
+    let server = Server::bind(&server_config).await.map_err(Error::Failed)?;
+    let admin = Admin::bind(&config.admin, &config.host.name)
+        .map_err(|error| Error::Failed(format!("admin.addr: cannot listen on {}: {error}", config.admin.addr)))?;
+
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let health = Arc::new(Health::default());
+    let metrics = Arc::new(Metrics::default());
+    let data = Data::open(&config).await?;
+    let guarantee = data.guarantee(&config).await?;
+    metrics.store(data.store.name()).durable.set(i64::from(guarantee == "unique"));
+    data.announce();
+
+    let snowflake = snowflake(&config, &data, &clock, &health)?;
+    let router = router(&config, &data, guarantee, &clock, &health, &metrics, &snowflake);
+    for warning in router.load().await.map_err(|error| Error::Failed(error.to_string()))? {
+        tracing::warn!(error_kind = "caller", "{warning}");
+    }
+    health.set(Part::Store, State::Up);
+    if snowflake.wanted() && tokio::time::timeout(WORKER_PATIENCE, snowflake.settled()).await.is_err() {
+        tracing::warn!(error_kind = "system", "no worker id yet: Snowflake tags wait for one, the others are served");
+    }
+
+    let context = context(&config, &server, &router, &clock, &health, &metrics)?;
+    publish(&metrics, telemetry, &context, &snowflake, data.store.name());
+    let background = CancellationToken::new();
+    tokio::spawn(Arc::clone(&router).keep_fresh(background.clone()));
+    let watched = tokio::runtime::Handle::current();
+    let admin_addr = admin.as_ref().and_then(|admin| admin.local_addr().ok());
+    let admin_stop = CancellationToken::new();
+    let admin = match admin {
+        Some(admin) => {
+            let sight = Sight { metrics: Arc::clone(&metrics), health: Arc::clone(&health), watched };
+            Some(admin.spawn(sight, admin_stop.clone()).map_err(|error| Error::Failed(format!("admin.addr: {error}")))?)
+        }
+        None => None,
+    };
+    health.enter(Phase::Serving);
+    summarize(&server_config, &server, admin_addr, &snowflake);
+
+    let shared = Arc::new(Shared::new(server_config.clone(), context, seeded_rules()));
+    let closing = CancellationToken::new();
+    let serving = tokio::spawn(server.run(shared, closing.clone()));
+    let node = Node { data, router, snowflake, health, background };
+    stop.cancelled().await;
+    node.drain(&server_config, &closing).await;
+    if serving.await.is_err() {
+        tracing::error!(error_kind = "system", "the accept loop has panicked");
+    }
+    node.take_down().await;
+    admin_stop.cancel();
+    if let Some(admin) = admin {
+        let _ = tokio::task::spawn_blocking(|| admin.join()).await;
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn snowflake(
+    config: &Config,
+    data: &Data,
+    clock: &Arc<dyn Clock>,
+    health: &Arc<Health>,
+) -> Result<Arc<Snowflake>, Error> {
+    let incarnation = Incarnation::random().map_err(|error| Error::Failed(format!("no randomness: {error}")))?;
+    Snowflake::new(Setup {
+        config: config.snowflake.clone(),
+        layout: data.layout,
+        registry: Arc::clone(&data.registry),
+        clock: Arc::clone(clock),
+        health: Arc::clone(health),
+        incarnation,
+        host: config.host.name.clone(),
+        wait_max: config.server.wait_max,
+    })
+    .map_err(|problem| Error::Refused(problem.to_string()))
+}
+
+fn router(
+    config: &Config,
+    data: &Data,
+    guarantee: &'static str,
+    clock: &Arc<dyn Clock>,
+    health: &Arc<Health>,
+    metrics: &Arc<Metrics>,
+    snowflake: &Arc<Snowflake>,
+) -> Arc<Router> {
+    let store: Arc<dyn SegmentStore> = Arc::new(data.store.clone());
+    let supply = Supply::new(
+        &config.segment,
+        Arc::clone(&store),
+        Arc::clone(clock),
+        Arc::clone(health),
+        metrics,
+        tokio::runtime::Handle::current(),
+    );
+    let parts = Parts {
+        store,
+        supply,
+        snowflake: Arc::clone(snowflake),
+        clock: Arc::clone(clock),
+        health: Arc::clone(health),
+        metrics: Arc::clone(metrics),
+        segment: config.segment.clone(),
+        guarantee,
+    };
+    Arc::new(Router::new(config.tags.clone(), parts))
+}
+
+fn context(
+    config: &Config,
+    server: &Server,
+    router: &Arc<Router>,
+    clock: &Arc<dyn Clock>,
+    health: &Arc<Health>,
+    metrics: &Arc<Metrics>,
+) -> Result<Arc<Context>, Error> {
+    let bound = server.local_addr();
+    let run_id = (Incarnation::random(), Incarnation::random());
+    let (Ok(first), Ok(second)) = run_id else { return Err(Error::Failed("no randomness".into())) };
+    let settings = Settings {
+        max_count: u64::from(config.server.max_count),
+        max_clients: config.server.max_clients,
+        idle_timeout: config.server.idle_timeout,
+        tcp_port: bound.map_or(0, |addr| addr.port()),
+        bind: bound.map_or_else(String::new, |addr| addr.ip().to_string()),
+        unix_socket: config.server.unix_socket.clone(),
+        config_file: config.file(),
+        run_id: format!("{first}{second}").chars().take(40).collect(),
+        started: clock.boot(),
+        shown: config.shown(),
+    };
+    Ok(Arc::new(Context {
+        router: Arc::clone(router),
+        clock: Arc::clone(clock),
+        health: Arc::clone(health),
+        metrics: Arc::clone(metrics),
+        users: Users::new(&config.auth).map_err(|error| Error::Refused(error.to_string()))?,
+        clients: Clients::default(),
+        stats: Arc::new(Stats::default()),
+        settings,
+    }))
+}
+
+/// A few lines that say what runs where.
+fn summarize(config: &server::Config, server: &Server, admin: Option<std::net::SocketAddr>, snowflake: &Snowflake) {
+    let view = snowflake.view();
+    match view.worker {
+        Some(worker) => tracing::info!("worker id {worker} of datacenter {}", view.datacenter),
+        None if snowflake.wanted() => tracing::warn!(error_kind = "system", "no worker id: {}", view.reason),
+        None => tracing::info!("no Snowflake tag yet: a worker id is claimed at the first one"),
+    }
+    tracing::info!("Snowflake timestamps last until {}", rfc3339(view.exhaustion_ms));
+    if let Some(addr) = admin {
+        tracing::info!("metrics and health on http://{addr}/metrics /livez /readyz /startupz");
+    }
+    if !config.unix_socket.is_empty() {
+        tracing::info!("serving the Redis protocol on {}", config.unix_socket);
+    }
+    if let Some(addr) = server.local_addr() {
+        tracing::info!("serving the Redis protocol on {addr}: redis-cli -p {} IDGET order", addr.port());
+    }
+}
+
+impl Node {
+    /// Tells everybody that this node is going, serves on for the delay that load balancers need, then closes the doors.
+    async fn drain(&self, config: &server::Config, closing: &CancellationToken) {
+        self.health.enter(Phase::Draining);
+        if !config.drain_delay.is_zero() {
+            tracing::info!("serving on for {:?} (server.drain_delay)", config.drain_delay);
+            tokio::time::sleep(config.drain_delay).await;
+        }
+        closing.cancel();
+    }
+
+    /// Ends what is left when no client is: the worker id, the tails, the database.
+    async fn take_down(self) {
+        self.background.cancel();
+        self.snowflake.stop().await;
+        self.router.stop(STOP_PATIENCE).await;
+        self.data.store.close().await;
+    }
+}
+
+/// Departures from the right behaviour that a test asks for, in builds with debug assertions only.
+fn seeded_rules() -> server::Rules {
+    let bug = if cfg!(debug_assertions) { crate::config::seeded_bug() } else { None };
+    server::Rules { unbounded_output: bug.as_deref() == Some("B18") }
+}
+
+/// What is read at a scrape rather than counted.
+fn publish(
+    metrics: &Arc<Metrics>,
+    telemetry: &Telemetry,
+    context: &Arc<Context>,
+    snowflake: &Arc<Snowflake>,
+    store: &'static str,
+) {
+    let (snowflake, dropped) = (Arc::clone(snowflake), telemetry.dropped());
+    let (store, health, router) = (metrics.store(store), Arc::clone(&context.health), Arc::clone(&context.router));
+    metrics.add_source(move |families| {
+        reading(&snowflake).collect(families);
+        store.up.set(i64::from(!matches!(health.part(Part::Store), State::Down(_))));
+        let age = router.catalogue_age();
+        NodeReading { catalogue_age: age, panics: telemetry::panics(), log_dropped: dropped() }.collect(families);
+    });
+}
+
+fn reading(snowflake: &Snowflake) -> SnowflakeReading {
+    let (view, counts) = (snowflake.view(), snowflake.metrics());
+    let nanos = Duration::from_nanos(view.clock_offset_ns.unsigned_abs()).as_secs_f64();
+    SnowflakeReading {
+        rollbacks: counts.rollbacks.get(),
+        clock_offset_seconds: if view.clock_offset_ns < 0 { -nanos } else { nanos },
+        sequence_exhausted: counts.sequence_exhausted.get(),
+        exhaustion_seconds: Duration::from_millis(view.exhaustion_ms).as_secs_f64(),
+        worker_id: view.worker,
+        window_remaining_seconds: Duration::from_millis(view.window_remaining_ms).as_secs_f64(),
+        workers_lost: counts.lost.get(),
+        register_failures: counts.register_failures.get(),
+    }
+}

@@ -1,1 +1,0 @@
-//! Tests, to be written.

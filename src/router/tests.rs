@@ -1,0 +1,185 @@
+//! The router over stores in memory.
+
+use super::testing::Bench;
+use super::*;
+use crate::engine::{Demand, Shortage};
+use crate::ids::IdRange;
+
+fn tag(name: &str) -> TagName {
+    TagName::new(name.as_bytes()).expect("a valid tag")
+}
+
+/// Draws one id, waiting for refills as a request does.
+async fn draw(bench: &Bench, entry: &Entry) -> Result<u64, Refusal> {
+    let mut ranges: Vec<IdRange> = Vec::new();
+    loop {
+        match entry.take(Demand::Singles(1), bench.clock.boot(), &mut ranges) {
+            Ok(()) => return Ok(ranges.first().expect("one id").start()),
+            Err(Shortage::Later(later)) => later.wait().await,
+            Err(Shortage::Refused(refusal)) => return Err(refusal),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_tag_is_created_by_the_first_rule_that_matches() {
+    let rules = vec![
+        Rule { pattern: "event.*".into(), engine: EngineKind::Snowflake },
+        Rule { pattern: "*".into(), engine: EngineKind::Segment },
+    ];
+    let bench = Router::in_memory(Config { rules, ..Config::default() });
+    assert!(bench.router.find(b"order").is_none());
+    let order = bench.router.admit(&tag("order")).await.expect("created");
+    assert_eq!((order.kind(), draw(&bench, &order).await), (EngineKind::Segment, Ok(1)));
+    assert_eq!(order.last_issued(), Some(1));
+    let event = bench.router.admit(&tag("event.click")).await.expect("created");
+    assert_eq!(event.kind(), EngineKind::Snowflake);
+    assert!(Arc::ptr_eq(&order, &bench.router.admit(&tag("order")).await.expect("known")));
+}
+
+#[tokio::test]
+async fn a_refused_tag_appears_once_another_node_has_created_it() {
+    let bench = Router::in_memory(Config { unknown: Unknown::Refuse, ..Config::default() });
+    assert!(matches!(bench.router.admit(&tag("order")).await, Err(Error::NoTag(_))));
+    let definition = bench.router.definition(&tag("order"), &Wanted::default()).expect("defaults");
+    bench.store.create(&tag("order"), &definition, 1, 10).await.expect("created by another node");
+    assert!(matches!(bench.router.admit(&tag("order")).await, Err(Error::NoTag(_))), "remembered for tags.refresh");
+    bench.clock.advance(Duration::from_secs(1));
+    assert!(bench.router.admit(&tag("order")).await.is_ok());
+}
+
+#[tokio::test]
+async fn there_are_never_more_tags_than_allowed() {
+    let bench = Router::in_memory(Config { max: 2, ..Config::default() });
+    for name in ["a", "b"] {
+        bench.router.admit(&tag(name)).await.expect("created");
+    }
+    let Err(Error::NoTag(text)) = bench.router.admit(&tag("c")).await else { panic!("a third tag") };
+    assert!(text.contains("tags.max"), "{text}");
+    assert_eq!(bench.router.len(), 2);
+}
+
+#[tokio::test]
+async fn creating_again_is_fine_and_a_difference_is_named() {
+    let bench = Router::in_memory(Config::default());
+    let name = tag("order");
+    let wanted = Wanted {
+        start: Some(100),
+        fields: Alteration { step: Some(500), ..Alteration::default() },
+        ..Wanted::default()
+    };
+    bench.router.create(&name, &wanted).await.expect("created");
+    bench.router.create(&name, &wanted).await.expect("the same again");
+    bench.router.create(&name, &Wanted::default()).await.expect("nothing named, nothing compared");
+    assert_eq!(draw(&bench, &bench.router.find(b"order").expect("known")).await, Ok(100));
+    let other = Wanted { engine: Some(EngineKind::Snowflake), ..Wanted::default() };
+    let Err(Error::Conflict(text)) = bench.router.create(&name, &other).await else { panic!("no conflict") };
+    assert!(text.contains("ENGINE segment"), "{text}");
+    let other = Wanted { fields: Alteration { step: Some(600), ..Alteration::default() }, ..Wanted::default() };
+    let Err(Error::Conflict(text)) = bench.router.create(&name, &other).await else { panic!("no conflict") };
+    assert!(text.contains("STEP 500"), "{text}");
+}
+
+#[tokio::test]
+async fn after_a_floor_no_id_in_memory_at_or_below_it_is_issued() {
+    let bench = Router::in_memory(Config::default());
+    let entry = bench.router.admit(&tag("order")).await.expect("created");
+    assert_eq!(draw(&bench, &entry).await, Ok(1));
+    bench.router.floor(&tag("order"), 400, false).await.expect("raised");
+    assert_eq!(draw(&bench, &entry).await, Ok(401));
+    bench.router.floor(&tag("order"), 300, false).await.expect("only raises");
+    assert_eq!(draw(&bench, &entry).await, Ok(402));
+    let far = MAX_FLOOR_JUMP * 2;
+    assert!(matches!(bench.router.floor(&tag("order"), far, false).await, Err(Error::Conflict(_))));
+    bench.router.floor(&tag("order"), far, true).await.expect("forced");
+    assert_eq!(draw(&bench, &entry).await, Ok(far + 1));
+}
+
+#[tokio::test]
+async fn a_retired_tag_gives_nothing_and_its_name_is_closed() {
+    let bench = Router::in_memory(Config::default());
+    let entry = bench.router.admit(&tag("order")).await.expect("created");
+    draw(&bench, &entry).await.expect("an id");
+    bench.router.retire(&tag("order")).await.expect("retired");
+    assert_eq!(draw(&bench, &entry).await, Err(Refusal::Retired));
+    let again = bench.router.create(&tag("order"), &Wanted::default()).await;
+    assert_eq!(again, Err(Error::Refused(Refusal::Retired)));
+    assert_eq!(bench.router.scan(0, 100), (0, vec![]));
+}
+
+#[tokio::test]
+async fn a_row_that_vanished_closes_its_tag_and_is_never_made_again() {
+    let bench = Router::in_memory(Config::default());
+    let entry = bench.router.admit(&tag("order")).await.expect("created");
+    draw(&bench, &entry).await.expect("an id");
+    assert!(bench.store.delete(&tag("order")));
+    bench.router.refresh().await.expect("the store answers");
+    assert!(matches!(draw(&bench, &entry).await, Err(Refusal::Backend(_))));
+    bench.clock.advance(Duration::from_secs(60));
+    assert!(matches!(draw(&bench, &entry).await, Err(Refusal::Backend(_))), "also when the store is asked again");
+    assert!(bench.store.find(&tag("order")).await.expect("answers").is_none());
+}
+
+#[tokio::test]
+async fn a_change_made_elsewhere_arrives_with_the_next_refresh() {
+    let bench = Router::in_memory(Config::default());
+    let entry = bench.router.admit(&tag("order")).await.expect("created");
+    draw(&bench, &entry).await.expect("an id");
+    bench.store.raise_floor(&tag("order"), 5_000).await.expect("by another node");
+    bench.router.refresh().await.expect("the store answers");
+    assert!(draw(&bench, &entry).await.expect("an id") > 5_000);
+    bench.store.retire(&tag("order")).await.expect("by another node");
+    bench.router.refresh().await.expect("the store answers");
+    assert_eq!(draw(&bench, &entry).await, Err(Refusal::Retired));
+}
+
+#[tokio::test]
+async fn declared_tags_are_created_and_a_difference_is_a_warning() {
+    let declared = |step| Declared { tag: "order".into(), step: Some(step), ..Declared::default() };
+    let bench = Router::in_memory(Config { declared: vec![declared(500), declared(700)], ..Config::default() });
+    let warnings = bench.router.load().await.expect("loaded");
+    assert!(matches!(warnings.as_slice(), [text] if text.contains("STEP 500")), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn what_a_snowflake_tag_has_not_is_refused() {
+    let bench = Router::in_memory(Config::default());
+    let wanted = Wanted { engine: Some(EngineKind::Snowflake), start: Some(5), ..Wanted::default() };
+    assert!(matches!(bench.router.create(&tag("event"), &wanted).await, Err(Error::WrongType(_))));
+    let limited = Wanted { fields: Alteration { qps: Some(5), ..Alteration::default() }, ..Wanted::default() };
+    assert!(matches!(bench.router.create(&tag("order"), &limited).await, Err(Error::WrongType(_))));
+}
+
+#[tokio::test]
+async fn a_scan_gives_every_tag_once() {
+    let bench = Router::in_memory(Config::default());
+    for number in 0..300 {
+        bench.router.admit(&tag(&format!("t{number}"))).await.expect("created");
+    }
+    let (mut cursor, mut seen) = (0, Vec::new());
+    loop {
+        let (next, tags) = bench.router.scan(cursor, 10);
+        seen.extend(tags);
+        cursor = next;
+        if cursor == 0 {
+            break;
+        }
+    }
+    seen.sort();
+    assert_eq!(seen.len(), 300);
+    seen.dedup();
+    assert_eq!(seen.len(), 300);
+    assert_eq!(bench.router.len(), 300);
+}
+
+#[tokio::test]
+async fn a_clean_stop_gives_back_what_was_not_issued() {
+    let bench = Router::in_memory(Config::default());
+    let entry = bench.router.admit(&tag("order")).await.expect("created");
+    for expected in 1..=3 {
+        assert_eq!(draw(&bench, &entry).await, Ok(expected));
+    }
+    bench.router.stop(Duration::from_secs(1)).await;
+    assert_eq!(bench.store.find(&tag("order")).await.expect("answers").expect("a row").max_id, 3);
+    assert!(draw(&bench, &entry).await.is_err(), "nothing is served after the stop");
+}

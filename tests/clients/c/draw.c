@@ -1,0 +1,64 @@
+/* Draws ids with hiredis: draw HOST PORT. Prints an `ok NAME VERSION PROTO` line. The library speaks RESP2 only. */
+#include <hiredis/hiredis.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define COUNT 1000
+
+static void fail(const char *what, const char *why) {
+    fprintf(stderr, "hiredis: %s: %s\n", what, why);
+    exit(1);
+}
+
+/* Reads one reply and requires `type`. */
+static redisReply *next(redisContext *context, int type) {
+    void *reply = NULL;
+    if (redisGetReply(context, &reply) != REDIS_OK) fail("no reply", context->errstr);
+    if (((redisReply *)reply)->type != type) fail("unexpected reply", ((redisReply *)reply)->str);
+    return reply;
+}
+
+static void expect(const redisReply *reply, long long id) {
+    if (reply->type != REDIS_REPLY_INTEGER || reply->integer != id) {
+        fprintf(stderr, "hiredis: id %lld is %lld\n", id, reply->integer);
+        exit(1);
+    }
+}
+
+/* A fresh tag of one node counts without a gap: checking for 1, 2, 3 … is count, order and uniqueness in one. */
+static void draw(redisContext *context, const char *name) {
+    long long id = 1;
+    char tag[64];
+    snprintf(tag, sizeof tag, "hiredis-%s", name);
+    for (int i = 0; i < COUNT; i++) {
+        redisReply *reply = redisCommand(context, "%s %s", name, tag);
+        if (reply == NULL) fail("no reply", context->errstr);
+        expect(reply, id++);
+        freeReplyObject(reply);
+    }
+    for (int i = 0; i < COUNT; i++) redisAppendCommand(context, "%s %s", name, tag);
+    for (int i = 0; i < COUNT; i++) {
+        redisReply *reply = next(context, REDIS_REPLY_INTEGER);
+        expect(reply, id++);
+        freeReplyObject(reply);
+    }
+    redisAppendCommand(context, "MULTI");
+    for (int i = 0; i < COUNT; i++) redisAppendCommand(context, "%s %s", name, tag);
+    redisAppendCommand(context, "EXEC");
+    for (int i = 0; i < COUNT + 1; i++) freeReplyObject(next(context, REDIS_REPLY_STATUS));
+    redisReply *all = next(context, REDIS_REPLY_ARRAY);
+    if (all->elements != COUNT) fail("EXEC", "wrong number of replies");
+    for (size_t i = 0; i < all->elements; i++) expect(all->element[i], id++);
+    freeReplyObject(all);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 3) fail("usage", "draw HOST PORT");
+    redisContext *context = redisConnect(argv[1], atoi(argv[2]));
+    if (context == NULL || context->err) fail("connect", context ? context->errstr : "no memory");
+    draw(context, "IDGET");
+    draw(context, "INCR");
+    redisFree(context);
+    printf("ok hiredis %d.%d.%d resp2\n", HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH);
+    return 0;
+}

@@ -1,0 +1,129 @@
+//! The wall clock is stepped by hours, live and over restarts: no id repeats, and a running node does not even notice.
+//!
+//! libfaketime moves what the process reads. The first test proves that it does: without it the others could not fail.
+
+use std::time::Duration;
+
+use crate::checkers;
+use crate::load::{Dice, Drawn, Load};
+use crate::node::{Node, PATIENCE, Setup, eventually};
+
+/// Three hours back, three hours forward, one second back: the steps that are tried, in seconds off the true time.
+const STEPS: [i64; 3] = [-3 * 3600, 3 * 3600, -1];
+
+/// How long the load runs after each step.
+const RUN: Duration = Duration::from_millis(400);
+
+fn true_seconds() -> i64 {
+    i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs()).unwrap()
+}
+
+/// What `TIME` says, in seconds off the true time.
+fn offset(node: &Node) -> i64 {
+    let time = node.connect().call(&["TIME"]);
+    time.array()[0].text().parse::<i64>().unwrap() - true_seconds()
+}
+
+fn create_event_tag(node: &Node) {
+    let reply = node.connect().call(&["IDTAG", "CREATE", "event", "ENGINE", "snowflake"]);
+    assert_eq!(reply.text(), "OK");
+}
+
+/// Load on both engines until so many more requests were answered and [`RUN`] has passed.
+fn run(load: &Load) {
+    let before = load.answered();
+    std::thread::sleep(RUN);
+    eventually("ids are served", PATIENCE, || (load.answered() > before + 500).then_some(()));
+}
+
+const TAGS: [&str; 8] = ["order", "order", "order", "order", "event", "event", "event", "event"];
+
+/// Segment ids and Snowflake ids of the clients of [`TAGS`], checked each for themselves.
+fn check(drawn: &[Drawn], errors: &[&str]) {
+    checkers::only_errors(drawn, errors);
+    let (segment, snowflake) = drawn.split_at(4);
+    checkers::increasing_over_restarts(segment);
+    checkers::increasing_within_connections(snowflake);
+    checkers::unique(segment);
+    checkers::unique(snowflake);
+}
+
+#[test]
+fn faketime_moves_what_the_program_reads() {
+    let setup = Setup::new().with_movable_wall();
+    let node = setup.start();
+    create_event_tag(&node);
+    assert!(offset(&node).abs() <= 2, "TIME is {} s off before any step", offset(&node));
+    for step in STEPS {
+        setup.move_wall(step);
+        assert!((offset(&node) - step).abs() <= 2, "TIME is {} s off, not {step}", offset(&node));
+    }
+    setup.move_wall(-3 * 3600);
+    eventually("the metric of the offset shows the step", PATIENCE, || {
+        let offset = node.metric("idgen_clock_offset_seconds")?;
+        ((offset + 3.0 * 3600.0).abs() < 5.0).then_some(())
+    });
+}
+
+#[test]
+fn steps_of_the_wall_clock_while_running_cause_no_error_at_all() {
+    let setup = Setup::new().with_movable_wall();
+    let node = setup.start();
+    create_event_tag(&node);
+    let load = Load::start(setup.addr(), &TAGS, 64, &mut Dice::new());
+    run(&load);
+    for step in STEPS {
+        setup.move_wall(step);
+        run(&load);
+        setup.move_wall(0);
+        run(&load);
+    }
+    let drawn = load.finish();
+    node.stop();
+    check(&drawn, &[]);
+}
+
+#[test]
+fn steps_of_the_wall_clock_over_a_restart_never_repeat_an_id() {
+    let setup = Setup::new().with_movable_wall();
+    over_restarts(&setup);
+}
+
+#[test]
+fn steps_over_a_restart_never_repeat_an_id_with_a_single_worker_id() {
+    let setup = Setup::new().with_movable_wall().set("snowflake.worker_bits", "0").set("snowflake.window", "1s");
+    over_restarts(&setup);
+}
+
+/// Every step, once over `kill -9` and once over a clean stop, and back. A Snowflake tag may be refused where the wall
+/// clock lies too far behind the bound; segment tags go on regardless.
+fn over_restarts(setup: &Setup) {
+    let mut node = setup.start();
+    create_event_tag(&node);
+    let load = Load::start(setup.addr(), &TAGS, 64, &mut Dice::new());
+    let orders = |node: &Node| node.connect().call(&["IDGET", "order-probe"]).int();
+    run(&load);
+    let mut last = orders(&node);
+    for (kill, step) in [true, false].into_iter().flat_map(|kill| STEPS.map(|step| (kill, step))) {
+        for wall in [step, 0] {
+            if kill {
+                node.kill();
+            } else {
+                node.stop();
+            }
+            setup.move_wall(wall);
+            node = setup.start();
+            std::thread::sleep(RUN);
+            let next = eventually("segment tags are served at any wall clock", PATIENCE, || {
+                let before = load.answered();
+                std::thread::sleep(Duration::from_millis(20));
+                (load.answered() > before).then(|| orders(&node))
+            });
+            assert!(next > last, "{next} after {last}");
+            last = next;
+        }
+    }
+    let drawn = load.finish();
+    node.stop();
+    check(&drawn, &["LOADING", "READONLY", "TRYAGAIN", "IDCLOCK"]);
+}

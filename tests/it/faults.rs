@@ -1,0 +1,243 @@
+//! Bad configurations and broken disks: a clear text that names the key or the file, the specified exit code, nothing lost.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::node::{PATIENCE, Setup, Shell, eventually};
+use crate::wire::Value;
+
+/// Bad configuration or identity.
+const CONFIG: i32 = 78;
+/// Any other failure.
+const FAILURE: i32 = 1;
+
+/// The start is refused with one of `codes`, and its text has all of `words`.
+fn refused(setup: &Setup, codes: &[i32], words: &[&str]) {
+    let (code, text) = setup.refused();
+    for word in words {
+        assert!(text.contains(word), "the text does not name {word:?} (exit code {code}):\n{text}");
+    }
+    assert!(codes.contains(&code), "exit code {code}, not {codes:?}:\n{text}");
+    assert!(!text.contains("panicked"), "{text}");
+}
+
+/// Keys with their values, and the words that the refusal must have.
+type Case = (&'static [(&'static str, &'static str)], &'static [&'static str]);
+
+#[test]
+fn bad_values_are_refused_by_the_name_of_their_key() {
+    let cases: &[Case] = &[
+        (&[("server.adr", "127.0.0.1:1")], &["server.adr", "server.addr"]),
+        (&[("snowflak.epoch_millis", "0")], &["snowflak", "snowflake"]),
+        (&[("snowflake.datacenter_id", "99")], &["snowflake.datacenter_id"]),
+        (&[("snowflake.datacenter_id", "-1")], &["snowflake.datacenter_id"]),
+        (&[("snowflake.worker_id_hint", "99")], &["snowflake.worker_id_hint"]),
+        (&[("snowflake.worker_bits", "60")], &["snowflake.worker_bits"]),
+        (&[("snowflake.sequence_bits", "0")], &["snowflake.sequence_bits"]),
+        (&[("snowflake.timestamp_bits", "45")], &["snowflake.timestamp_bits"]),
+        (&[("snowflake.epoch_millis", "99999999999999")], &["snowflake.epoch_millis"]),
+        (&[("snowflake.preset", "js99")], &["snowflake.preset", "js53"]),
+        (&[("segment.default_step", "0")], &["segment.default_step"]),
+        (&[("segment.min_step", "5000"), ("segment.max_step", "10")], &["segment.min_step"]),
+        (&[("segment.preload_threshold", "1.5")], &["segment.preload_threshold"]),
+        (&[("server.max_count", "0")], &["server.max_count"]),
+        (&[("server.wait_max", "soon")], &["server.wait_max"]),
+        (&[("server.addr", "nowhere")], &["server.addr"]),
+        (&[("server.addr", "0.0.0.0:0")], &["server.addr", "allow_unauthenticated"]),
+        (&[("tags.unknown", "perhaps")], &["tags.unknown"]),
+        (&[("etcd.endpoints", "http://127.0.0.1:2379")], &["etcd.endpoints", "database.dsn"]),
+        (&[("database.dsn", "")], &["database.dsn"]),
+        (&[("database.dsn", "oracle://db")], &["database.dsn"]),
+    ];
+    for (pairs, words) in cases {
+        let setup = pairs.iter().fold(Setup::new(), |setup, (key, value)| setup.set(key, value));
+        refused(&setup, &[CONFIG], words);
+        assert!(!setup.database().exists(), "{pairs:?} left a database behind");
+    }
+}
+
+#[test]
+fn an_unknown_key_in_the_file_is_refused_with_the_nearest_one() {
+    refused(&Setup::new().config("server:\n  adress: 127.0.0.1:1\n"), &[CONFIG], &["server.adress", "server.addr"]);
+    refused(&Setup::new().config("server: [\n"), &[CONFIG], &["idgen.yaml"]);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let setup = Setup::new();
+    let _taken = TcpListener::bind(setup.addr()).unwrap();
+    refused(&setup, &[FAILURE], &[&setup.addr().to_string()]);
+    let setup = Setup::new();
+    let _taken = TcpListener::bind(setup.admin()).unwrap();
+    refused(&setup, &[FAILURE], &[&setup.admin().to_string()]);
+}
+
+#[test]
+fn a_second_process_on_the_same_data_folder_is_refused_and_the_first_goes_on() {
+    let setup = Setup::new();
+    let node = setup.start();
+    let second = Setup::new().set("database.dsn", &format!("sqlite://{}", setup.database().display()));
+    refused(&second, &[FAILURE, CONFIG], &[&setup.database().parent().unwrap().display().to_string()]);
+    assert_eq!(node.connect().call(&["IDGET", "order"]), Value::Int(1));
+    node.stop();
+    second.start().stop();
+}
+
+#[test]
+fn a_folder_that_can_not_be_written_is_named() {
+    let setup = Setup::new().run_by_nobody();
+    refused(&setup, &[FAILURE, CONFIG], &["idgen-data"]);
+    // The folder is there, and belongs to someone else.
+    fs::create_dir(setup.folder().join("idgen-data")).unwrap();
+    refused(&setup, &[FAILURE, CONFIG], &["idgen-data"]);
+}
+
+#[test]
+fn a_file_that_is_no_database_is_left_alone_and_named() {
+    let setup = Setup::new();
+    fs::create_dir(setup.folder().join("idgen-data")).unwrap();
+    let garbage = b"this is not a database\n".repeat(1000);
+    fs::write(setup.database(), &garbage).unwrap();
+    refused(&setup, &[FAILURE, CONFIG], &["idgen.db"]);
+    assert_eq!(fs::read(setup.database()).unwrap(), garbage, "the file was changed");
+}
+
+#[test]
+fn the_database_of_another_program_is_left_alone_and_named() {
+    let setup = Setup::new();
+    fs::create_dir(setup.folder().join("idgen-data")).unwrap();
+    Shell::run(&setup.database(), "CREATE TABLE songs (title TEXT); INSERT INTO songs VALUES ('x')");
+    let before = fs::read(setup.database()).unwrap();
+    refused(&setup, &[FAILURE, CONFIG], &["idgen.db"]);
+    assert_eq!(fs::read(setup.database()).unwrap(), before, "the file was changed");
+}
+
+#[test]
+fn a_damaged_database_is_refused_and_left_alone() {
+    let setup = Setup::new();
+    let node = setup.start();
+    node.connect().call(&["IDGET", "order"]).int();
+    node.stop();
+    let mut bytes = fs::read(setup.database()).unwrap();
+    for byte in bytes.iter_mut().skip(4096) {
+        *byte ^= 0xA5;
+    }
+    fs::write(setup.database(), &bytes).unwrap();
+    refused(&setup, &[FAILURE, CONFIG], &["idgen.db"]);
+    assert_eq!(fs::read(setup.database()).unwrap(), bytes, "the file was changed");
+}
+
+#[test]
+fn an_existing_database_with_another_layout_is_refused_with_both_values() {
+    let setup = Setup::new();
+    let node = setup.start();
+    assert_eq!(node.connect().call(&["IDTAG", "CREATE", "event", "ENGINE", "snowflake"]).text(), "OK");
+    node.connect().call(&["IDGET", "event"]).int();
+    node.stop();
+    let setup = setup.set("snowflake.sequence_bits", "10");
+    refused(&setup, &[CONFIG], &["snowflake.sequence_bits", "12", "10"]);
+    let setup = setup.set("snowflake.sequence_bits", "12").set("snowflake.epoch_millis", "1577808000001");
+    refused(&setup, &[CONFIG], &["1577808000000", "1577808000001"]);
+    let setup = setup.set("snowflake.epoch_millis", "1577808000000");
+    setup.start().stop();
+}
+
+/// A small file system of its own, taken away at the end.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(folder: &Path, size: &str) -> Self {
+        fs::create_dir_all(folder).unwrap();
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(folder)
+            .status()
+            .unwrap();
+        assert!(status.success(), "mounting a tmpfs needs root");
+        Self(folder.to_owned())
+    }
+
+    /// Uses up all space that is left but for `keep` bytes.
+    fn fill(&self, keep: u64) -> PathBuf {
+        let space = nix::sys::statvfs::statvfs(&self.0).unwrap();
+        let free = space.blocks_available() * space.fragment_size();
+        let ballast = self.0.join("ballast");
+        fs::write(&ballast, vec![0_u8; usize::try_from(free.saturating_sub(keep)).unwrap()]).unwrap();
+        ballast
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_start_on_a_disk_without_room_is_refused_by_name() {
+    let setup = Setup::new();
+    let disk = Disk::mount(&setup.folder().join("idgen-data"), "64k");
+    disk.fill(4096);
+    refused(&setup, &[FAILURE, CONFIG], &["idgen.db", "full"]);
+}
+
+#[test]
+fn a_disk_that_fills_up_stops_refills_only_until_there_is_room_again() {
+    let setup = Setup::new();
+    let disk = Disk::mount(&setup.folder().join("idgen-data"), "16m");
+    let node = setup.start();
+    let mut conn = node.connect();
+    for (tag, step) in [("small", "100"), ("large", "1000000")] {
+        let create = ["IDTAG", "CREATE", tag, "STEP", step, "MINSTEP", step, "MAXSTEP", step];
+        assert_eq!(conn.call(&create).text(), "OK");
+        assert_eq!(conn.call(&["IDGET", tag]), Value::Int(1));
+    }
+    let ballast = disk.fill(0);
+    let mut last = 1;
+    eventually("a refill fails for want of room", PATIENCE, || match conn.call(&["IDMGET", "small", "100"]) {
+        Value::Error(text) => {
+            assert!(text.starts_with("IDBACKEND ") || text.starts_with("TRYAGAIN "), "{text}");
+            text.starts_with("IDBACKEND ").then_some(())
+        }
+        ids => {
+            assert!(ids.ints()[0] > last, "{:?} after {last}", ids.ints()[0]);
+            last = *ids.ints().last().unwrap();
+            None
+        }
+    });
+    assert_eq!(conn.call(&["IDGET", "large"]), Value::Int(2), "what is in memory goes on");
+    fs::remove_file(ballast).unwrap();
+    let next = eventually("refills work again", PATIENCE, || match conn.call(&["IDGET", "small"]) {
+        Value::Int(id) => Some(id),
+        _ => None,
+    });
+    assert!(next > last, "{next} after {last}");
+    node.stop();
+    let node = setup.start();
+    assert!(node.connect().call(&["IDGET", "small"]).int() > next);
+    node.stop();
+}
+
+#[test]
+fn a_database_that_vanished_is_never_made_anew_under_a_running_server() {
+    let setup = Setup::new();
+    let node = setup.start();
+    let mut conn = node.connect();
+    let create = ["IDTAG", "CREATE", "order", "STEP", "100", "MINSTEP", "100", "MAXSTEP", "100"];
+    assert_eq!(conn.call(&create).text(), "OK");
+    assert_eq!(conn.call(&["IDGET", "order"]), Value::Int(1));
+    for suffix in ["", "-wal", "-shm"] {
+        let _ = fs::remove_file(setup.database().with_file_name(format!("idgen.db{suffix}")));
+    }
+    // An open file goes on to exist, so ids may go on, or end; they never start again.
+    let mut last = 1;
+    for _ in 0..50 {
+        if let Value::Array(ids) = conn.call(&["IDMGET", "order", "20"]) {
+            assert!(ids[0].int() > last, "{:?} after {last}", ids[0]);
+            last = ids[19].int();
+        }
+    }
+    assert!(!setup.database().exists(), "a running server made a new database");
+}

@@ -1,0 +1,32 @@
+//! The whole server from outside: each module is named by what holds, each test by the sentence that it proves.
+//!
+//! Every test starts the real binary with a data folder and ports of its own, speaks to it over sockets, and keeps every
+//! id that it was given. `make soak` (`IDGEN_SOAK=1`) runs the same tests longer. The support modules are `node` (the
+//! process), `wire` (the protocol), `load` (clients that keep all ids) and `checkers` (what must hold for those).
+
+// The rules below are for the server: a test may stop at the first surprise, and has to measure real time.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
+
+mod checkers;
+mod load;
+mod node;
+mod wire;
+
+mod admin;
+mod clients;
+mod clocks;
+mod errors;
+mod faults;
+mod first_minutes;
+mod kill_rounds;
+mod protocol;
+mod shutdown;
+mod slow_readers;
+mod starved;
+mod structure;
+mod tags;
+
+/// Whether the long versions are asked for.
+fn soak() -> bool {
+    std::env::var_os("IDGEN_SOAK").is_some()
+}
