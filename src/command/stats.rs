@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(histogram.percentile(500), 0);
         histogram.add(Duration::from_nanos(30), 98);
         histogram.add(Duration::from_micros(3), 1);
-        histogram.add(Duration::from_secs(3600), 1);
+        histogram.add(Duration::from_hours(1), 1);
         assert_eq!([500, 990, 999].map(|quantile| histogram.percentile(quantile)), [1, 4, 1 << BUCKETS]);
         assert_eq!(histogram.buckets().last(), Some((None, 1)));
     }
