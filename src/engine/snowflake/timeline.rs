@@ -1,9 +1,10 @@
 //! Logical time: the wall clock's date at the start, carried on by the boot clock. It never goes back and never steps.
 //!
-//! An offset of the wall clock of at most a second is worked off at 1 % of the passing time; a larger one is told and not
-//! adopted before a restart, so no step of the wall clock, in either direction, can move a timestamp. When a worker id may
-//! only be used from a moment ahead, time is *led* there in one forward step; that lead is our own doing and is worked off at
-//! 1 %, too. Rejected: following the wall clock (rolls back), stopping while it catches up (an outage). Pure.
+//! An offset of the wall clock of at most a second is worked off at 1 % of the passing time; a larger one is told and
+//! not adopted before a restart, so no step of the wall clock, in either direction, can move a timestamp. When a worker
+//! id may only be used from a moment ahead, time is *led* there in one forward step; that lead is our own doing and is
+//! worked off at 1 %, too. Rejected: following the wall clock (rolls back), stopping while it catches up (an outage).
+//! Pure.
 
 use crate::clock::{Boot, Wall};
 

@@ -1,16 +1,16 @@
 //! How a worker id is owned: windows of time, reserved in the registry before they are used. One state machine.
 //!
-//! Every write to a bound is a compare-and-set on the whole record and raises it, so the windows of a worker id are pairwise
-//! disjoint, and the limit that is published comes only from a confirmed answer or from reading our own record back. Hence
-//! no clock, lease, timeout or delayed message can make two owners use one moment. After an unknown outcome the record is
-//! read: ours stands for what it says, a foreign one is never a guard. Losing a worker id leaves the rest of its confirmed
-//! window usable. Rejected: leases alone, and deadlines counted from the sending of a request. Pure: readings of the clocks,
-//! randomness and the registry's answers come in as arguments, what to do comes out.
+//! Every write to a bound is a compare-and-set on the whole record and raises it, so the windows of a worker id are
+//! pairwise disjoint, and the limit that is published comes only from a confirmed answer or from reading our own record
+//! back. Hence no clock, lease, timeout or delayed message can make two owners use one moment. After an unknown outcome
+//! the record is read: ours stands for what it says, a foreign one is never a guard. Losing a worker id leaves the rest
+//! of its confirmed window usable. Rejected: leases alone, and deadlines counted from the sending of a request. Pure:
+//! readings of the clocks, randomness and the registry's answers come in as arguments, what to do comes out.
 
 use std::time::Duration;
 
+pub use super::exchange::{Ask, Event, Notice, Now, Publish, Step};
 use super::timeline::{Line, Timeline};
-use crate::clock::{Boot, Wall};
 use crate::ids::Incarnation;
 use crate::registry::{Bound, RegistryError, Swap, Worker};
 
@@ -42,135 +42,6 @@ pub struct Terms {
     pub leases: bool,
     /// The worker id to prefer.
     pub hint: Option<u32>,
-}
-
-/// What is known at the moment of an event: both clocks, read together, and a random number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Now {
-    /// The boot clock.
-    pub boot: Boot,
-    /// The wall clock.
-    pub wall: Wall,
-    /// Any 64 random bits.
-    pub random: u64,
-}
-
-/// What has happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// The machine has been started, or the pause it asked for is over.
-    Woken,
-    /// The answer to [`Ask::List`].
-    Listed(Result<Vec<Worker>, RegistryError>),
-    /// The answer to [`Ask::Claim`] or [`Ask::Renew`].
-    Swapped(Result<Swap, RegistryError>),
-    /// The answer to [`Ask::Read`].
-    Read(Result<Option<Bound>, RegistryError>),
-    /// The answer to [`Ask::Release`]; an error changes nothing, since the bound protects by itself.
-    Released,
-    /// The process is about to end. Not between an ask and its answer.
-    Stop,
-}
-
-/// What the shell does next; it then comes back with the event that belongs to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ask {
-    /// Wait, or until a stop is asked for.
-    Pause(Duration),
-    /// List all worker ids.
-    List,
-    /// Claim a worker id.
-    Claim {
-        /// The worker id.
-        worker: u32,
-        /// The record that must stand.
-        expected: Bound,
-        /// The record to write.
-        next: Bound,
-    },
-    /// Read the record of a worker id.
-    Read {
-        /// The worker id.
-        worker: u32,
-    },
-    /// Raise the bound of the worker id that is held.
-    Renew {
-        /// The worker id.
-        worker: u32,
-        /// The record that must stand.
-        expected: Bound,
-        /// The record to write.
-        next: Bound,
-    },
-    /// Give up the ownership.
-    Release {
-        /// The worker id.
-        worker: u32,
-    },
-    /// Nothing any more.
-    End,
-}
-
-/// What the hot path learns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Publish {
-    /// Issue with `worker` in the window `edge_ms .. limit_ms` (Unix milliseconds), after closing what was open before.
-    Open {
-        /// The worker id.
-        worker: u32,
-        /// The lower edge of the window.
-        edge_ms: u64,
-        /// The first moment behind it.
-        limit_ms: u64,
-    },
-    /// The window of the open worker id now ends at `limit_ms`.
-    Raise {
-        /// The first moment behind it.
-        limit_ms: u64,
-    },
-    /// Time runs along another line.
-    Line(Line),
-    /// Close what is open. A later `Open` still starts above it.
-    Close,
-}
-
-/// What people and metrics learn.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notice {
-    /// A claim, or what leads to it, did not work; the text says why.
-    NotClaimed(String),
-    /// A renewal did not work; the text says why.
-    NotRenewed(String),
-    /// Another process has claimed the worker id.
-    Lost(u32),
-    /// The record of the worker id is gone. It is never used again.
-    Missing(u32),
-    /// The registry has gone back behind what it had confirmed: it was restored, or lost a write.
-    Regression {
-        /// The worker id.
-        worker: u32,
-        /// The bound that was confirmed, in Unix milliseconds.
-        confirmed_ms: u64,
-        /// The bound that stands there now.
-        found_ms: u64,
-    },
-    /// A clock has moved backwards.
-    Rollback,
-    /// The wall clock is so far (nanoseconds) from logical time that it is not followed.
-    Stepped(i64),
-    /// The wall clock is back where it is followed.
-    StepOver,
-}
-
-/// The answer to an event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// For the hot path, in order, before anything else is done.
-    pub publish: Vec<Publish>,
-    /// For people.
-    pub notices: Vec<Notice>,
-    /// What to do next.
-    pub ask: Ask,
 }
 
 #[derive(Clone, Debug)]
@@ -256,13 +127,13 @@ impl Window {
             (State::Listing, Event::Listed(Ok(workers))) => self.choose(now, &workers),
             (State::Listing, Event::Listed(Err(error))) => self.seek_again(now, error.to_string()),
             (State::Claiming(attempt), Event::Swapped(outcome)) => self.claimed(now, attempt, outcome),
-            (State::CheckingClaim(attempt), Event::Read(outcome)) => self.claim_read(now, attempt, outcome),
+            (State::CheckingClaim(attempt), Event::Read(outcome)) => self.claim_read(now, &attempt, outcome),
             (State::Holding(held), Event::Woken) => self.hold(now, held),
             (State::Renewing(held, next), Event::Swapped(outcome)) => self.renewed(now, held, next, outcome),
-            (State::Doubting(held), Event::Woken) => check(held),
             (State::CheckingRenewal(held), Event::Read(outcome)) => self.renewal_read(now, held, outcome),
             (State::Releasing | State::Ended, _) => (State::Ended, Ask::End),
-            // An answer to something else than was asked is no reason to believe anything: look what stands.
+            // A doubt is looked into after its pause. An answer to something else than was asked is no reason to
+            // believe anything, either: look what stands.
             (
                 State::Holding(held) | State::Renewing(held, _) | State::Doubting(held) | State::CheckingRenewal(held),
                 _,
@@ -328,8 +199,8 @@ impl Window {
         }
     }
 
-    /// A wall clock that contradicts the owners who are online would poison the worker ids it claims. Without leases nobody
-    /// can be said to be online.
+    /// A wall clock that contradicts the owners who are online would poison the worker ids it claims. Without leases
+    /// nobody can be said to be online.
     fn clock_contradicts(&self, now: Now, workers: &[Worker]) -> Option<String> {
         if self.terms.exclusive || !self.terms.leases {
             return None;
@@ -409,7 +280,7 @@ impl Window {
     fn claim_read(
         &mut self,
         now: Now,
-        attempt: Attempt,
+        attempt: &Attempt,
         outcome: Result<Option<Bound>, RegistryError>,
     ) -> (State, Ask) {
         match outcome {
@@ -460,7 +331,8 @@ impl Window {
         self.renew(now, held)
     }
 
-    /// The bound grows with time, not with each renewal, or it would run away. After a regression it is also what repairs.
+    /// The bound grows with time, not with each renewal, or it would run away. After a regression it is also what
+    /// repairs.
     fn renew(&mut self, now: Now, held: Held) -> (State, Ask) {
         let hi = held.limit_ms.max(self.logical_ms(now).saturating_add(self.terms.window_ms));
         let next = self.record(now, &held.guard, hi);
@@ -470,7 +342,7 @@ impl Window {
 
     fn renewed(&mut self, now: Now, held: Held, next: Bound, outcome: Result<Swap, RegistryError>) -> (State, Ask) {
         match outcome {
-            Ok(Swap::Done) => self.confirmed(now, held, next),
+            Ok(Swap::Done) => self.confirmed(now, &held, next),
             Ok(Swap::Refused) => check(held),
             Err(error) => {
                 self.notices.push(Notice::NotRenewed(error.to_string()));
@@ -480,13 +352,13 @@ impl Window {
     }
 
     /// `bound` stands in the registry and is ours.
-    fn confirmed(&mut self, now: Now, held: Held, bound: Bound) -> (State, Ask) {
+    fn confirmed(&mut self, now: Now, held: &Held, bound: Bound) -> (State, Ask) {
         self.failures = 0;
         let limit_ms = held.limit_ms.max(bound.hi);
         if limit_ms > held.limit_ms {
             self.publish.push(Publish::Raise { limit_ms });
         }
-        self.hold(now, Held { guard: bound, limit_ms, ..held })
+        self.hold(now, Held { worker: held.worker, guard: bound, limit_ms })
     }
 
     fn renewal_read(&mut self, now: Now, held: Held, outcome: Result<Option<Bound>, RegistryError>) -> (State, Ask) {
@@ -506,8 +378,8 @@ impl Window {
         let regression = Notice::Regression { worker, confirmed_ms, found_ms };
         if found.incarnation != self.terms.incarnation {
             self.notices.push(Notice::Lost(worker));
-            // Who claims after us starts at our bound or above. A record that is not above it was written by somebody who
-            // did not see it: his window may overlap ours, so the rest of ours is given up.
+            // Who claims after us starts at our bound or above. A record that is not above it was written by somebody
+            // who did not see it: his window may overlap ours, so the rest of ours is given up.
             if found_ms <= confirmed_ms || found.n <= held.guard.n {
                 self.notices.push(regression);
                 self.publish.push(Publish::Close);
@@ -523,7 +395,7 @@ impl Window {
             let pause = self.pause(now, (self.terms.window_ms / RENEWAL_PAUSE_PART).min(1_000));
             return (State::Holding(held), Ask::Pause(pause));
         }
-        self.confirmed(now, held, found)
+        self.confirmed(now, &held, found)
     }
 
     // --- the end
@@ -550,6 +422,7 @@ fn check(held: Held) -> (State, Ask) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::{Boot, Wall};
     use crate::registry::{Owner, unclaimed};
 
     const ME: Incarnation = Incarnation(1);
