@@ -7,10 +7,12 @@
 //! of its confirmed window usable. Rejected: leases alone, and deadlines counted from the sending of a request. Pure:
 //! readings of the clocks, randomness and the registry's answers come in as arguments, what to do comes out.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 pub use super::exchange::{Ask, Event, Notice, Now, Publish, Step};
 use super::timeline::{Line, Timeline};
+use crate::clock::rfc3339;
 use crate::ids::Incarnation;
 use crate::registry::{Bound, RegistryError, Swap, Worker};
 
@@ -90,6 +92,8 @@ pub struct Window {
     time: Timeline,
     state: State,
     failures: u32,
+    /// The worker ids whose missing records were told.
+    missing: BTreeSet<u32>,
     publish: Vec<Publish>,
     notices: Vec<Notice>,
 }
@@ -102,6 +106,7 @@ impl Window {
             time: Timeline::start(now.boot, now.wall),
             state: State::Seeking,
             failures: 0,
+            missing: BTreeSet::new(),
             publish: Vec::new(),
             notices: Vec::new(),
         }
@@ -179,7 +184,7 @@ impl Window {
 
     fn choose(&mut self, now: Now, workers: &[Worker]) -> (State, Ask) {
         for worker in workers.iter().filter(|worker| worker.bound.is_none()) {
-            self.notices.push(Notice::Missing(worker.id));
+            self.tell_missing(worker.id);
         }
         if let Some(text) = self.clock_contradicts(now, workers) {
             return self.seek_again(now, text);
@@ -215,9 +220,8 @@ impl Window {
         if (earliest..=latest).contains(&wall) {
             return None;
         }
-        Some(format!(
-            "the wall clock of this host says {wall} ms, but the nodes online say between {earliest} and {latest}"
-        ))
+        let (wall, earliest, latest) = (rfc3339(wall), rfc3339(earliest), rfc3339(latest));
+        Some(format!("the wall clock of this host says {wall}, but the nodes online say {earliest} to {latest}"))
     }
 
     fn choice<'a>(&mut self, now: Now, workers: &'a [Worker]) -> Choice<'a> {
@@ -245,11 +249,18 @@ impl Window {
             return Choice::Take(worker, bound);
         }
         let until = Duration::from_millis(ahead - self.terms.max_ahead_ms);
+        let reach = rfc3339(bound.hi - self.terms.max_ahead_ms);
         let text = format!(
-            "the bounds of all free worker ids lie in the future; the first, of {worker}, comes within reach in {} s",
-            until.as_secs() + 1
+            "the bounds of all free worker ids lie in the future; the first, of {worker}, is within reach at {reach}"
         );
         Choice::Wait(until.min(LOOK_EVERY), text)
+    }
+
+    /// Once for each: a missing record stays missing.
+    fn tell_missing(&mut self, worker: u32) {
+        if self.missing.insert(worker) {
+            self.notices.push(Notice::Missing(worker));
+        }
     }
 
     fn may_claim(&self, worker: &Worker, bound: &Bound, logical: u64) -> bool {
@@ -365,7 +376,7 @@ impl Window {
         let found = match outcome {
             Ok(Some(found)) => found,
             Ok(None) => {
-                self.notices.push(Notice::Missing(held.worker));
+                self.tell_missing(held.worker);
                 return (State::Listing, Ask::List);
             }
             Err(error) => {
