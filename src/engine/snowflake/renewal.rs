@@ -27,19 +27,30 @@ pub(super) fn spawn(engine: Weak<Snowflake>) -> std::io::Result<()> {
     let Some(strong) = engine.upgrade() else { return Ok(()) };
     strong.running.send_replace(true);
     let thread = std::thread::Builder::new().name("worker-id".to_owned());
-    let spawned = thread.spawn(move || {
+    // Moved into the thread, or dropped here when there is none.
+    let running = Running(engine);
+    let body = move || {
         runtime.block_on(async {
-            run(&engine).await;
+            run(&running.0).await;
             finish_tasks().await;
         });
-        if let Some(engine) = engine.upgrade() {
-            engine.running.send_replace(false);
+    };
+    thread.spawn(body).map(drop)
+}
+
+/// Tells the engine, at its end, that the task has ended: also by a panic, or a stop would wait for ever.
+struct Running(Weak<Snowflake>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let Some(engine) = self.0.upgrade() else { return };
+        if std::thread::panicking() {
+            let reason = "the task that renews the worker id has failed; restart this node";
+            engine.settle(reason.to_owned());
+            engine.down(reason.to_owned());
         }
-    });
-    if spawned.is_err() {
-        strong.running.send_replace(false);
+        engine.running.send_replace(false);
     }
-    spawned.map(drop)
 }
 
 /// Lets the tasks end that the registry's client has started on this runtime: a database pool gives its connection back

@@ -8,6 +8,7 @@ use crate::health::{Part, State};
 use crate::ids::total;
 use crate::registry::memory::{Fault, MemoryRegistry};
 use crate::registry::sql::{SqlRegistry, create_bounds};
+use crate::registry::{Bound, Swap};
 
 const T: u64 = 1_800_000_000_000;
 const MILLI: u64 = 1_000_000;
@@ -270,8 +271,7 @@ async fn a_lost_worker_id_is_replaced_and_order_holds() {
     bench.engine.settled().await;
     let first = bench.one();
     let stands = bench.registry.workers()[first.worker as usize].bound.clone().expect("a record");
-    let foreign =
-        crate::registry::Bound { hi: stands.hi + 30_000, incarnation: Incarnation(5), n: stands.n + 1, ..stands };
+    let foreign = Bound { hi: stands.hi + 30_000, incarnation: Incarnation(5), n: stands.n + 1, ..stands };
     bench.registry.overwrite(first.worker, Some(foreign));
     bench.registry.expire(first.worker);
     bench.clock.advance(Duration::from_secs(11));
@@ -284,10 +284,9 @@ async fn a_lost_worker_id_is_replaced_and_order_holds() {
 #[tokio::test]
 async fn the_state_of_every_worker_id_is_shown() {
     let registry = MemoryRegistry::new(5, 0, false);
-    let foreign =
-        |hi| Some(crate::registry::Bound { incarnation: Incarnation(5), n: 1, ..crate::registry::unclaimed(hi) });
+    let foreign = |hi| Some(Bound { incarnation: Incarnation(5), n: 1, ..crate::registry::unclaimed(hi) });
     let claim = registry.claim(1, &crate::registry::unclaimed(0), &foreign(T + 30_000).expect("a record")).await;
-    assert_eq!(claim, Ok(crate::registry::Swap::Done));
+    assert_eq!(claim, Ok(Swap::Done));
     registry.overwrite(2, None);
     registry.overwrite(3, foreign(T + 30_001));
     let bench = build(Config { worker_id_hint: "0".into(), ..Config::default() }, registry);
@@ -411,4 +410,67 @@ async fn four_tasks_draw_unique_ids_that_increase_for_each() {
         }
     }
     engine.stop().await;
+}
+
+/// A registry with a defect that no rule foresees.
+struct Defective;
+
+impl WorkerRegistry for Defective {
+    fn name(&self) -> &'static str {
+        "defective"
+    }
+
+    fn exclusive(&self) -> bool {
+        true
+    }
+
+    fn leases(&self) -> bool {
+        false
+    }
+
+    fn list(&self) -> crate::registry::Answer<'_, Vec<Worker>> {
+        panic!("a defect, as the test wants it")
+    }
+
+    fn read(&self, _: u32) -> crate::registry::Answer<'_, Option<Bound>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn claim<'a>(&'a self, _: u32, _: &'a Bound, _: &'a Bound) -> crate::registry::Answer<'a, Swap> {
+        Box::pin(std::future::ready(Ok(Swap::Refused)))
+    }
+
+    fn renew<'a>(&'a self, _: u32, _: &'a Bound, _: &'a Bound) -> crate::registry::Answer<'a, Swap> {
+        Box::pin(std::future::ready(Ok(Swap::Refused)))
+    }
+
+    fn release(&self, _: u32, _: Incarnation) -> crate::registry::Answer<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn raise_all(&self, _: u64) -> crate::registry::Answer<'_, u64> {
+        Box::pin(std::future::ready(Ok(0)))
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_panics_is_told_and_a_stop_does_not_wait_for_it() {
+    let config = Config::default();
+    let health = Arc::new(Health::default());
+    let setup = Setup {
+        layout: config.layout().expect("valid"),
+        config,
+        registry: Arc::new(Defective),
+        clock: Arc::new(crate::clock::SystemClock),
+        health: Arc::clone(&health),
+        incarnation: Incarnation(1),
+        host: String::new(),
+        wait_max: Duration::from_millis(250),
+    };
+    let engine = Snowflake::new(setup).expect("valid");
+    engine.settled().await;
+    let refused = engine.take(Demand::Singles(1), Boot(1), &mut Vec::new());
+    assert!(matches!(refused, Err(Shortage::Refused(Refusal::NoWorker(text))) if text.contains("restart")));
+    engine.stop().await;
+    assert!(matches!(health.part(Part::Snowflake), State::Down(_)));
 }

@@ -508,6 +508,19 @@ mod tests {
     }
 
     #[test]
+    fn without_leases_an_owner_counts_only_until_its_bound_has_passed() {
+        let claimed = |hi, owner| {
+            let mut window = started(Terms { leases: false, ..terms(false) });
+            let step = window.on(at(0), Event::Listed(Ok(vec![worker(0, hi, owner)])));
+            matches!(step.ask, Ask::Claim { .. })
+        };
+        assert!(claimed(T, Some(OTHER)), "it crashed long ago");
+        assert!(!claimed(T + 1, Some(OTHER)), "it may be alive");
+        assert!(claimed(T + 1, None), "it was released: time is led to its bound");
+        assert!(claimed(T + 1, Some(ME)), "a claim of ours that came through late");
+    }
+
+    #[test]
     fn without_a_ripe_id_time_is_led_to_the_nearest_bound() {
         let mut window = started(terms(true));
         let far = T + 7_200_000;
