@@ -399,7 +399,13 @@ impl Window {
         }
         if found_ms < confirmed_ms {
             self.notices.push(regression);
-            return self.renew(now, Held { guard: found, ..held });
+            let held = Held { guard: found, ..held };
+            if self.failures == 0 {
+                self.failures = 1;
+                return self.renew(now, held);
+            }
+            // A registry that refuses what it has just shown must not be asked without a pause.
+            return (State::Holding(held), Ask::Pause(self.pause(now, LONGEST_PAUSE_MS)));
         }
         if found == held.guard {
             // Nothing was written yet. An attempt in flight may still come through and refuse the next one.
@@ -641,7 +647,12 @@ mod tests {
         let notice = Notice::Regression { worker: 3, confirmed_ms: T + W, found_ms: T + 5 };
         assert_eq!((step.publish, step.notices), (vec![], vec![notice]));
         let Ask::Renew { expected: guard, next, .. } = step.ask else { panic!() };
-        assert_eq!((guard, next.hi), (older, T + 12_001 + W));
+        assert_eq!((guard, next.hi), (older.clone(), T + 12_001 + W));
+        window.on(at(12_002), Event::Swapped(Ok(Swap::Refused)));
+        let step = window.clone().on(at(12_003), Event::Read(Ok(Some(older))));
+        assert!(matches!(step.ask, Ask::Pause(_)), "no endless haste where reads and writes contradict each other");
+        let step = window.on(at(12_003), Event::Read(Ok(Some(next.clone()))));
+        assert_eq!(step.publish, [Publish::Raise { limit_ms: next.hi }]);
     }
 
     #[test]
