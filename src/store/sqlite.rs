@@ -438,3 +438,6 @@ fn row(row: &SqliteRow) -> Result<Row, StoreError> {
         revision: number(row, "revision")?,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -440,3 +440,6 @@ impl Buffer {
         self.in_flight.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests;
