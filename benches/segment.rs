@@ -9,6 +9,7 @@ use idgen::clock::{Clock as _, SystemClock};
 use idgen::engine::segment::{Config, Segment, Supply};
 use idgen::engine::{Demand, Shortage};
 use idgen::ids::{MAX_ID, TagName};
+use idgen::metrics::Metrics;
 use idgen::store::memory::Memory;
 use idgen::store::{Definition, EngineKind, Order, SegmentStore};
 
@@ -31,7 +32,7 @@ fn segment(runtime: &tokio::runtime::Runtime) -> Arc<Segment> {
     let (row, _) = runtime.block_on(store.create(&tag, &definition, 1, 1)).expect("create");
     let clock = Arc::new(SystemClock);
     let supply =
-        Supply::new(&Config::default(), store, clock, Arc::default(), Arc::default(), runtime.handle().clone());
+        Supply::new(&Config::default(), store, clock, Arc::default(), &Metrics::default(), runtime.handle().clone());
     let segment = Segment::new(&row, supply, Arc::default());
     let waits = segment.take(Demand::Singles(1), SystemClock.boot(), &mut Vec::new());
     if let Err(Shortage::Later(later)) = waits {

@@ -16,7 +16,7 @@ struct World {
     store: Memory,
     clock: ManualClock,
     health: Arc<Health>,
-    discarded: Arc<Labelled>,
+    metrics: Metrics,
     supply: Arc<Supply>,
 }
 
@@ -39,18 +39,18 @@ fn supply(
     store: Arc<dyn SegmentStore>,
     clock: &ManualClock,
     health: &Arc<Health>,
-    lost: &Arc<Labelled>,
+    metrics: &Metrics,
 ) -> Arc<Supply> {
     let clock = Arc::new(clock.clone());
-    Supply::new(&Config::default(), store, clock, health.clone(), lost.clone(), tokio::runtime::Handle::current())
+    Supply::new(&Config::default(), store, clock, health.clone(), metrics, tokio::runtime::Handle::current())
 }
 
 impl World {
     fn new() -> Self {
         let (store, clock) = (Memory::default(), ManualClock::new(Boot(1_000_000_000), Wall(0)));
-        let (health, discarded) = (Arc::new(Health::default()), Arc::new(Labelled::default()));
-        let supply = supply(Arc::new(store.clone()), &clock, &health, &discarded);
-        Self { store, clock, health, discarded, supply }
+        let (health, metrics) = (Arc::new(Health::default()), Metrics::default());
+        let supply = supply(Arc::new(store.clone()), &clock, &health, &metrics);
+        Self { store, clock, health, metrics, supply }
     }
 
     async fn segment(&self, name: &str, definition: Definition) -> Arc<Segment> {
@@ -120,7 +120,8 @@ async fn a_cold_tag_starts_at_one_and_goes_on_without_a_gap() {
     assert_eq!(all, [range(1, 100)]);
     assert!(segment.metrics.buffer_waits.get() >= 1);
     assert_eq!(world.health.part(Part::Store), Health_::Up);
-    assert_eq!(world.supply.durations().snapshot().count, segment.metrics.fetches.get());
+    let timed = world.metrics.store("memory").fetch_duration.read().count;
+    assert_eq!(timed, segment.metrics.fetches.get());
 }
 
 #[tokio::test]
@@ -191,7 +192,7 @@ async fn a_range_whose_grant_is_not_known_to_have_happened_is_never_used() {
     let segment = world.segment("order", definition(10)).await;
     world.store.plan(Fault::AppliedUnknown);
     assert_eq!(world.take(&segment, Demand::Batch(10)).await, Ok(vec![range(11, 20)]));
-    assert_eq!(world.discarded.get(), [("unknown", 10)]);
+    assert_eq!(world.metrics.discarded.get(), [("unknown", 10)]);
 }
 
 #[tokio::test]
@@ -286,7 +287,7 @@ async fn a_refresh_that_misses_the_row_closes_the_tag() {
     assert!(world.store.delete(segment.tag()));
     segment.vanish();
     assert!(matches!(world.take(&segment, Demand::Singles(1)).await, Err(Refusal::Backend(_))));
-    assert_eq!(world.discarded.get(), [("stop", 8)]);
+    assert_eq!(world.metrics.discarded.get(), [("stop", 8)]);
 }
 
 #[tokio::test]
@@ -299,7 +300,7 @@ async fn lost_commits_are_repaired_upward_and_no_id_comes_twice() {
         all.extend(world.take(&segment, Demand::Batch(7)).await.expect("ids"));
     }
     assert!(all.windows(2).all(|pair| pair[0].end() <= pair[1].start()), "{all:?}");
-    assert!(world.discarded.get().iter().any(|(reason, _)| *reason == "regression"));
+    assert!(world.metrics.discarded.get().iter().any(|(reason, _)| *reason == "regression"));
     assert!(segment.metrics.fetch_failures.get().iter().any(|(reason, _)| *reason == "regression"));
 }
 
@@ -332,7 +333,7 @@ async fn consecutive_ids_are_one_run_also_above_the_step() {
     assert_eq!((ids.len(), total(&ids)), (1, 10));
     let ids = world.take(&segment, Demand::Consecutive(5000)).await.expect("ids");
     assert_eq!((ids.len(), total(&ids)), (1, 5000));
-    assert!(world.discarded.get().iter().all(|(reason, _)| *reason == "incrby"));
+    assert!(world.metrics.discarded.get().iter().all(|(reason, _)| *reason == "incrby"));
 }
 
 #[tokio::test]
@@ -404,8 +405,8 @@ async fn a_refill_whose_task_dies_leaves_the_tag_usable() {
     let world = World::new();
     let other = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
     let (store, clock) = (Arc::new(world.store.clone()), Arc::new(world.clock.clone()));
-    let (health, lost) = (world.health.clone(), world.discarded.clone());
-    let supply = Supply::new(&Config::default(), store, clock, health, lost, other.handle().clone());
+    let health = world.health.clone();
+    let supply = Supply::new(&Config::default(), store, clock, health, &world.metrics, other.handle().clone());
     let row = world.segment("order", definition(10)).await;
     let row = world.store.find(row.tag()).await.expect("find").expect("a row");
     let segment = Segment::new(&row, supply, Arc::default());
@@ -435,7 +436,7 @@ async fn a_stop_waits_for_the_refill_in_flight_and_gives_the_tail_once() {
     assert_eq!(tail.unused, range(9, 20));
     assert_eq!(segment.stop(PATIENCE).await, None, "once");
     assert_eq!(world.store.return_tail(&tail).await, Ok(true));
-    assert_eq!(world.discarded.get(), []);
+    assert_eq!(world.metrics.discarded.get(), []);
 }
 
 #[tokio::test]
