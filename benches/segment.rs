@@ -1,4 +1,6 @@
-//! The segment engine alone: what a take costs while the ids are in memory, on one thread and on two.
+//! The segment engine alone: what a take costs while the ids are in memory, on one thread and on two; and what a grant
+//! of the SQLite file costs, its sync included.
+#![expect(clippy::expect_used, reason = "a benchmark that can't start has nobody to tell but the terminal")]
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -11,12 +13,11 @@ use idgen::engine::{Demand, Shortage};
 use idgen::ids::{MAX_ID, TagName};
 use idgen::metrics::Metrics;
 use idgen::store::memory::Memory;
+use idgen::store::sqlite::Sqlite;
 use idgen::store::{Definition, EngineKind, Order, SegmentStore};
 
-/// A tag whose segments last for the whole measurement.
-fn segment(runtime: &tokio::runtime::Runtime) -> Arc<Segment> {
-    let (store, step) = (Arc::new(Memory::default()), 1 << 50);
-    let definition = Definition {
+fn definition(step: u64) -> Definition {
+    Definition {
         engine: EngineKind::Segment,
         order: Order::Node,
         step,
@@ -27,7 +28,12 @@ fn segment(runtime: &tokio::runtime::Runtime) -> Arc<Segment> {
         burst: 0,
         critical: false,
         description: String::new(),
-    };
+    }
+}
+
+/// A tag whose segments last for the whole measurement.
+fn segment(runtime: &tokio::runtime::Runtime) -> Arc<Segment> {
+    let (store, definition) = (Arc::new(Memory::default()), definition(1 << 50));
     let tag = TagName::new(b"order").expect("a tag");
     let (row, _) = runtime.block_on(store.create(&tag, &definition, 1, 1)).expect("create");
     let clock = Arc::new(SystemClock);
@@ -81,5 +87,21 @@ fn take(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, take);
+fn grant(criterion: &mut Criterion) {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let folder = tempfile::tempdir().expect("a folder");
+    let open = Sqlite::open(&folder.path().join("idgen.db"), Duration::from_secs(10));
+    let store = runtime.block_on(open).expect("a database").store;
+    let (tag, definition) = (TagName::new(b"order").expect("a tag"), definition(1000));
+    runtime.block_on(store.create(&tag, &definition, 1, 1)).expect("create");
+    let mut group = criterion.benchmark_group("sqlite");
+    group.measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_millis(500)).sample_size(20);
+    group.bench_function("grant", |bencher| {
+        bencher.iter(|| runtime.block_on(store.grant(&tag, 1000)).expect("a grant"));
+    });
+    group.finish();
+}
+
+criterion_group!(benches, take, grant);
 criterion_main!(benches);

@@ -187,12 +187,11 @@ impl Segment {
         let step = Step::new(&row.definition);
         metrics.step.set(step.next_step());
         metrics.headroom.set(row.definition.id_limit.saturating_sub(row.max_id));
-        let state = State {
-            buffer: Buffer::new(row.floor, supply.preload_permille, Rules::default()),
-            step,
-            id_limit: row.definition.id_limit,
-            failures: 0,
-        };
+        let mut buffer = Buffer::new(row.floor, supply.preload_permille, Rules::default());
+        if row.retired {
+            buffer.close(Refusal::Retired);
+        }
+        let state = State { buffer, step, id_limit: row.definition.id_limit, failures: 0 };
         Arc::new_cyclic(|this| Self {
             state: Mutex::new(state),
             tag: row.tag.clone(),

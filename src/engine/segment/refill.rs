@@ -117,7 +117,7 @@ impl Segment {
             result
         });
         if result.is_ok() {
-            self.tell(health::State::Up);
+            self.tell(&health::State::Up);
         }
         result
     }
@@ -161,7 +161,7 @@ impl Segment {
                 true
             }
         });
-        self.tell(if down { health::State::Down(error.text.clone()) } else { health::State::Up });
+        self.tell(&if down { health::State::Down(error.text.clone()) } else { health::State::Up });
     }
 
     /// Drops everything, since the row is gone: what requests are told, and until when without asking again.
@@ -178,9 +178,9 @@ impl Segment {
     }
 
     /// Tells the node's health how the store is, and the log when that is news.
-    fn tell(&self, now: health::State) {
+    fn tell(&self, now: &health::State) {
         let before = self.supply.health.set(Part::Store, now.clone());
-        match (&before, &now) {
+        match (&before, now) {
             (health::State::Down(_), health::State::Up) => tracing::info!("the store works again"),
             (health::State::Up | health::State::Unused, health::State::Down(reason)) => {
                 tracing::warn!(biz_tag = %self.tag, error_kind = "system", "the store fails: {reason}");

@@ -362,7 +362,11 @@ async fn a_retired_tag_gives_nothing_here_and_where_only_the_row_says_so() {
     let other = world.segment("other", definition(10)).await;
     world.store.retire(other.tag()).await.expect("retire");
     assert_eq!(world.take(&other, Demand::Singles(1)).await, Err(Refusal::Retired));
-    assert_eq!(world.take(&other, Demand::Singles(1)).await, Err(Refusal::Retired));
+    let row = world.store.find(other.tag()).await.expect("find").expect("a row");
+    let loaded = Segment::new(&row, world.supply.clone(), Arc::default());
+    let asked = world.store.grants().len();
+    assert_eq!(world.take(&loaded, Demand::Singles(1)).await, Err(Refusal::Retired));
+    assert_eq!(world.store.grants().len(), asked);
 }
 
 #[tokio::test]
@@ -394,7 +398,9 @@ async fn cold_tags_share_the_store_within_the_limit() {
         tokio::task::yield_now().await;
     }
     assert_eq!(world.store.grants().len(), 8, "the rest waits for its turn");
-    gates.iter().for_each(|gate| gate.add_permits(1));
+    for gate in &gates {
+        gate.add_permits(1);
+    }
     for waiter in waiters {
         assert_eq!(waiter.await.expect("a task"), Ok(vec![range(1, 1)]));
     }

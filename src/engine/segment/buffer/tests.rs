@@ -180,7 +180,9 @@ fn a_range_below_what_was_received_is_dropped_and_counted() {
 
 #[test]
 fn the_tail_is_the_run_without_a_gap_that_ends_the_last_grant() {
-    let cases: [(&[(u64, u64)], u64, Option<(u64, u64)>); 7] = [
+    /// The ranges that were granted, how many ids were used, and the tail.
+    type Case = (&'static [(u64, u64)], u64, Option<(u64, u64)>);
+    let cases: [Case; 7] = [
         (&[(1, 10)], 3, Some((4, 10))),
         (&[(1, 10), (11, 20)], 3, Some((4, 20))),
         (&[(1, 10), (21, 30)], 3, Some((21, 30))),
@@ -328,7 +330,6 @@ fn check(events: &[Event], rules: Rules) -> Result<(), String> {
                 model.install(&mut buffer, granted);
             }
             Event::Failed if buffer.is_refilling() => buffer.fail(backend(), Boot(model.now + 1000)),
-            Event::Granted | Event::Failed => {}
             Event::OtherNode(n) => model.max_id += n,
             Event::Rewound(n) => model.max_id = model.max_id.saturating_sub(*n),
             Event::GrantDelayed(n) => {
@@ -351,7 +352,7 @@ fn check(events: &[Event], rules: Rules) -> Result<(), String> {
                 buffer.close(Refusal::Retired);
                 buffer.clear("stop");
             }
-            Event::Retired => {}
+            Event::Granted | Event::Failed | Event::Retired => {}
         }
         buffer.drain_lost();
     }
