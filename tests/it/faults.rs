@@ -137,7 +137,7 @@ fn an_existing_database_with_another_layout_is_refused_with_both_values() {
     node.connect().call(&["IDGET", "event"]).int();
     node.stop();
     let setup = setup.set("snowflake.sequence_bits", "10");
-    refused(&setup, &[CONFIG], &["snowflake.sequence_bits", "12", "10"]);
+    refused(&setup, &[CONFIG], &["41/5/5/12", "41/5/5/10"]);
     let setup = setup.set("snowflake.sequence_bits", "12").set("snowflake.epoch_millis", "1577808000001");
     refused(&setup, &[CONFIG], &["1577808000000", "1577808000001"]);
     let setup = setup.set("snowflake.epoch_millis", "1577808000000");

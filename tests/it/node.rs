@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
@@ -48,7 +49,7 @@ pub fn free_port() -> u16 {
 
 /// How a node is to be started; starting it again finds the same data folder and ports.
 pub struct Setup {
-    folder: TempDir,
+    folder: Arc<TempDir>,
     env: Vec<(String, String)>,
     args: Vec<String>,
     nobody: bool,
@@ -66,7 +67,7 @@ impl Default for Setup {
 impl Setup {
     /// The defaults, with free ports and an empty folder to run in.
     pub fn new() -> Self {
-        let folder = tempfile::Builder::new().prefix("idgen-it-").tempdir().unwrap();
+        let folder = Arc::new(tempfile::Builder::new().prefix("idgen-it-").tempdir().unwrap());
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let (port, admin) = (free_port(), free_port());
         let setup =
@@ -175,7 +176,7 @@ impl Setup {
             .stderr(output)
             .spawn()
             .unwrap();
-        Node { child, log, addr: self.addr(), admin: self.admin(), ended: None }
+        Node { child, log, addr: self.addr(), admin: self.admin(), ended: None, _folder: Arc::clone(&self.folder) }
     }
 
     /// Starts the node and waits until it answers `PING` with `PONG`.
@@ -206,6 +207,8 @@ pub struct Node {
     addr: SocketAddr,
     admin: SocketAddr,
     ended: Option<ExitStatus>,
+    /// A node may outlive its setup, and needs its data as long as it runs.
+    _folder: Arc<TempDir>,
 }
 
 impl Node {
