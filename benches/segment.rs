@@ -90,8 +90,8 @@ fn grant(criterion: &mut Criterion) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     let folder = tempfile::tempdir().expect("a folder");
-    let open = Sqlite::open(&folder.path().join("idgen.db"), Duration::from_secs(10));
-    let store = runtime.block_on(open).expect("a database").store;
+    let path = folder.path().join("idgen.db");
+    let store = runtime.block_on(Sqlite::open(&path, Duration::from_secs(10))).expect("a database").store;
     let (tag, definition) = (TagName::new(b"order").expect("a tag"), definition(1000));
     runtime.block_on(store.create(&tag, &definition, 1, 1)).expect("create");
     let mut group = criterion.benchmark_group("sqlite");
