@@ -1,4 +1,5 @@
 //! The engines alone, in process, with the clock replaced: what a call costs without sockets and protocol.
+#![expect(clippy::expect_used, reason = "a benchmark that can't be set up has nothing to say")]
 
 use std::hint::black_box;
 use std::sync::Arc;

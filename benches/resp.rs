@@ -1,4 +1,4 @@
-//! The protocol edge alone: nanoseconds a request read and an id written. The goals stand in the README of this folder.
+//! The protocol edge alone: what reading a request and writing an id cost, without sockets, commands and engines.
 //!
 //! `cargo bench --bench resp`; throughput is given in requests or ids a second.
 

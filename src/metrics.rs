@@ -237,13 +237,14 @@ impl Collector for Metrics {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let mut families = Families::default();
+        // First, since a source may also set what is counted here.
+        for source in &*lock(&self.sources) {
+            source(&mut families);
+        }
         self.collect_node(&mut families);
         self.collect_stores(&mut families);
         lock(&self.tags).collect(&self.unknown, &mut families);
         process::collect(&mut families);
-        for source in &*lock(&self.sources) {
-            source(&mut families);
-        }
         families.into_vec()
     }
 }

@@ -117,7 +117,7 @@ impl User {
 
     /// The digests of the user's tokens, as hexadecimal text. Empty for the user that needs no token.
     pub fn digests(&self) -> impl Iterator<Item = String> {
-        self.digests.iter().map(|digest| digest.iter().map(|byte| format!("{byte:02x}")).collect())
+        self.digests.iter().map(|digest| hex(digest))
     }
 }
 
@@ -189,6 +189,13 @@ impl Users {
     }
 }
 
+/// Bytes as hexadecimal text in lower case.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    let digit = |value: u8| char::from_digit(value.into(), 16).unwrap_or('0');
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
 fn digest(text: &str) -> Option<[u8; 32]> {
     let text = text.trim();
     if text.len() != 64 || !text.is_ascii() {
@@ -222,7 +229,7 @@ mod tests {
         let users = users(Vec::new()).expect("no users");
         let initial = users.initial().expect("nobody has to log in");
         assert_eq!(initial.name(), "default");
-        assert!(initial.rules().allow("config|get", ["admin"]) && initial.rules().allow_tag(b"order"));
+        assert!(initial.rules().allow("config|get", &["admin"]) && initial.rules().allow_tag(b"order"));
         assert!(users.log_in(b"default", b"anything").is_some());
         assert!(users.log_in(b"bob", b"anything").is_none());
     }

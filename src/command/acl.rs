@@ -7,7 +7,7 @@ use super::number::integer;
 use super::rights::Rights;
 use super::session::{Call, Session};
 use super::spec::{find, rows};
-use crate::acl::User;
+use crate::acl::{User, hex};
 use crate::resp::Value;
 
 /// How many bits `ACL GENPASS` gives when the client does not say.
@@ -104,7 +104,7 @@ pub(super) fn genpass(_: &mut Session, call: &Call<'_>) -> Result<Value, Error> 
     let digits = usize::try_from(bits).unwrap_or(0).div_ceil(4);
     let mut bytes = vec![0; digits.div_ceil(2)];
     getrandom::fill(&mut bytes).map_err(|_| Error::redis("the operating system has no randomness to give"))?;
-    let mut text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut text = hex(&bytes);
     text.truncate(digits);
     Ok(Value::bulk(text))
 }

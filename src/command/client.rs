@@ -180,7 +180,9 @@ pub(super) fn kill(session: &mut Session, call: &Call<'_>) -> Result<Value, Erro
     let own = session.client.id;
     let victims: Vec<_> =
         clients.iter().filter(|client| filter.fits(client) && !(spares_itself && client.id == own)).collect();
-    victims.iter().for_each(|victim| end(session, victim));
+    for victim in &victims {
+        end(session, victim);
+    }
     Ok(value(victims.len() as u64))
 }
 

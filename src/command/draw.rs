@@ -59,13 +59,11 @@ async fn admit(waiting: &mut Waiting, tag: &[u8], context: &Context, batch: &Bat
     if waiting.is_over(batch) {
         return Err(late());
     }
-    match tokio::time::timeout(left, context.router.admit(&name)).await {
-        Ok(admitted) => admitted.map_err(|error| Error::router(name.as_str(), &error)),
-        Err(_) => {
-            waiting.over = Some(batch.deadline);
-            Err(late())
-        }
-    }
+    let Ok(admitted) = tokio::time::timeout(left, context.router.admit(&name)).await else {
+        waiting.over = Some(batch.deadline);
+        return Err(late());
+    };
+    admitted.map_err(|error| Error::router(name.as_str(), &error))
 }
 
 /// Takes all the ids that a request wants, or none, into the session's ranges, and counts the request. The caller writes

@@ -410,6 +410,8 @@ mod tests {
 
     #[test]
     fn private_prefixes_begin_with_no_word_that_clients_act_on() {
+        use Prefix::{IdBackend, IdClock, IdConflict, IdCount, IdExhausted, IdNoTag, IdRetired, IdTag, IdType};
+        let private = [IdBackend, IdClock, IdCount, IdNoTag, IdType, IdExhausted, IdConflict, IdRetired, IdTag];
         let acted_on = [
             "ASK",
             "MOVED",
@@ -432,8 +434,7 @@ mod tests {
             "MISCONF",
             "ERR",
         ];
-        use Prefix::*;
-        for prefix in [IdBackend, IdClock, IdCount, IdNoTag, IdType, IdExhausted, IdConflict, IdRetired, IdTag] {
+        for prefix in private {
             assert!(!acted_on.iter().any(|word| prefix.word().starts_with(word)), "{prefix:?}");
             assert_eq!(prefix.word().to_ascii_lowercase(), prefix.label());
         }

@@ -58,8 +58,11 @@ fn alteration(call: &Call<'_>) -> Result<Alteration, Error> {
     Ok(change)
 }
 
+/// An option and what stands behind it.
+type Pair<'c> = (&'c [u8], &'c [u8]);
+
 /// The pairs behind the tag.
-fn options<'c>(call: &Call<'c>) -> Result<Vec<(&'c [u8], &'c [u8])>, Error> {
+fn options<'c>(call: &Call<'c>) -> Result<Vec<Pair<'c>>, Error> {
     let rest: Vec<&[u8]> = call.rest(3).collect();
     let pairs = rest.chunks_exact(2);
     if !pairs.remainder().is_empty() {

@@ -57,10 +57,8 @@ fn describe(spec: &'static Spec) -> Value {
 }
 
 fn key_spec(spec: &Spec, keys: Keys) -> Value {
-    let flags: &[&'static str] = match spec.has(WRITE) && !spec.has(READONLY) {
-        true => &["RW", "access", "update"],
-        false => &["RO", "access"],
-    };
+    let writes = spec.has(WRITE) && !spec.has(READONLY);
+    let flags: &[&'static str] = if writes { &["RW", "access", "update"] } else { &["RO", "access"] };
     let last = if keys.last < 0 { keys.last } else { keys.last - keys.first };
     map(vec![
         ("flags", Value::Set(flags.iter().map(|&flag| Value::Simple(flag.into())).collect())),

@@ -19,10 +19,10 @@ impl Rights {
         let mut rights = Self::default();
         for row in rows() {
             // As in Redis, what is allowed before a login can't be forbidden after it.
-            if row.has(NO_AUTH) || user.rules().allow(row.name, row.categories()) {
-                if let Some(word) = rights.words.get_mut(row.index() / 64) {
-                    *word |= 1 << (row.index() % 64);
-                }
+            let categories: Vec<&str> = row.categories().collect();
+            let allowed = row.has(NO_AUTH) || user.rules().allow(row.name, &categories);
+            if let Some(word) = rights.words.get_mut(row.index() / 64).filter(|_| allowed) {
+                *word |= 1 << (row.index() % 64);
             }
         }
         rights

@@ -120,6 +120,12 @@ impl Session {
         session
     }
 
+    /// Whether the connection ends once its replies are written.
+    #[must_use]
+    pub fn closing(&self) -> bool {
+        self.closing
+    }
+
     /// Whether the connection may send more than a login.
     #[must_use]
     pub fn authenticated(&self) -> bool {
@@ -308,7 +314,9 @@ impl Session {
             Kind::Exec => transaction::exec(self, call, out),
             Kind::Plain(plain) => plain(self, call).map(Some),
             Kind::Messages(messages) => messages(self, call).map(|messages| {
-                messages.iter().for_each(|message| message.write(out, self.protocol));
+                for message in messages {
+                    message.write(out, self.protocol);
+                }
                 None
             }),
             // Seldom and large: boxed, so that every connection's task stays small.

@@ -4,12 +4,12 @@
 //! serving an id. A session gathers a batch in its own [`Tally`] and adds it to the shared counters in one go.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::spec::{Spec, rows};
 use crate::clock::Boot;
-use crate::metrics::{Counter, Labelled};
+use crate::metrics::{self, Counter, Labelled, Metrics};
 use crate::store::EngineKind;
 
 /// Upper bounds of the buckets of a [`Histogram`] but the last, in microseconds: 1, 2, 4 … about 16 s.
@@ -103,7 +103,8 @@ impl CommandStats {
 #[derive(Debug)]
 pub struct Stats {
     commands: Vec<CommandStats>,
-    engines: [Vec<Histogram>; 2],
+    /// Durations of the commands that draw ids, for Prometheus: segment tags, Snowflake tags.
+    engines: [Vec<Arc<metrics::Histogram>>; 2],
     /// Error replies by their prefix.
     pub errors: Labelled,
     errors_before_reset: Mutex<Vec<(&'static str, u64)>>,
@@ -120,12 +121,14 @@ struct Rate {
     newer: (Boot, u64),
 }
 
-impl Default for Stats {
-    fn default() -> Self {
-        let ids = rows().iter().filter(|row| row.draws_ids()).count();
+impl Stats {
+    /// Counters at zero; the durations of commands that draw ids go to `metrics` as well.
+    pub fn new(metrics: &Metrics) -> Self {
+        let ids = || rows().iter().take_while(|row| row.draws_ids());
+        let durations = |engine: EngineKind| ids().map(|row| metrics.request_duration(engine.name(), row.name)).collect();
         Self {
             commands: rows().iter().map(|_| CommandStats::default()).collect(),
-            engines: std::array::from_fn(|_| (0..ids).map(|_| Histogram::default()).collect()),
+            engines: [durations(EngineKind::Segment), durations(EngineKind::Snowflake)],
             errors: Labelled::default(),
             errors_before_reset: Mutex::default(),
             net_input: Counter::default(),
@@ -133,19 +136,10 @@ impl Default for Stats {
             rate: Mutex::default(),
         }
     }
-}
 
-impl Stats {
     /// Every command with its counters, in the order of the table.
     pub fn commands(&self) -> impl Iterator<Item = (&'static Spec, &CommandStats)> {
         rows().iter().copied().zip(&self.commands)
-    }
-
-    /// Durations of the commands that draw ids: command, engine, durations.
-    pub fn durations(&self) -> impl Iterator<Item = (&'static str, EngineKind, &Histogram)> {
-        [EngineKind::Segment, EngineKind::Snowflake].into_iter().zip(&self.engines).flat_map(|(engine, histograms)| {
-            rows().iter().zip(histograms).map(move |(row, histogram)| (row.name, engine, histogram))
-        })
     }
 
     /// How many calls there have been.
@@ -249,7 +243,7 @@ impl Tally {
                 None => None,
             };
             if let Some(histogram) = histograms.and_then(|histograms| histograms.get(line.row)) {
-                histogram.add(each, line.calls);
+                histogram.observe_n(each, line.calls);
             }
         }
         self.lines.shrink_to(EXPECTED_KINDS);
@@ -263,7 +257,8 @@ mod tests {
 
     #[test]
     fn a_batch_shares_its_time_among_its_requests() {
-        let stats = Stats::default();
+        let metrics = Metrics::default();
+        let stats = Stats::new(&metrics);
         let (idget, ping) = (find(b"idget").expect("idget"), find(b"PING").expect("ping"));
         let mut tally = Tally::new();
         tally.add(idget, Some(EngineKind::Snowflake), 2, 1);
@@ -274,9 +269,8 @@ mod tests {
         assert_eq!((counted.durations.count(), counted.failed()), (3, 1));
         assert_eq!(counted.durations.sum(), Duration::from_micros(30));
         assert_eq!(stats.calls(), 4);
-        let engines: Vec<_> = stats.durations().filter(|(_, _, histogram)| histogram.count() > 0).collect();
-        assert_eq!(engines.len(), 1);
-        assert_eq!((engines[0].0, engines[0].1, engines[0].2.count()), ("idget", EngineKind::Snowflake, 3));
+        assert_eq!(metrics.request_duration("snowflake", "idget").read().count, 3);
+        assert_eq!(metrics.request_duration("segment", "idget").read().count, 0);
         tally.flush(&stats, Duration::from_secs(1));
         assert_eq!(stats.calls(), 4, "a batch counts once");
     }
@@ -287,14 +281,15 @@ mod tests {
         assert_eq!(histogram.percentile(500), 0);
         histogram.add(Duration::from_nanos(30), 98);
         histogram.add(Duration::from_micros(3), 1);
-        histogram.add(Duration::from_secs(3600), 1);
+        histogram.add(Duration::from_hours(1), 1);
         assert_eq!([500, 990, 999].map(|quantile| histogram.percentile(quantile)), [1, 4, 1 << BUCKETS]);
         assert_eq!(histogram.buckets().last(), Some((None, 1)));
     }
 
     #[test]
     fn a_reset_forgets_commands_and_errors_but_not_what_prometheus_reads() {
-        let stats = Stats::default();
+        let metrics = Metrics::default();
+        let stats = Stats::new(&metrics);
         stats.errors.add("ERR", 2);
         let mut tally = Tally::new();
         tally.add(find(b"incr").expect("incr"), Some(EngineKind::Segment), 5, 2);
@@ -305,12 +300,12 @@ mod tests {
             (stats.calls(), stats.errors_since_reset(), stats.errors.get()),
             (0, vec![("ERR", 1)], vec![("ERR", 3)])
         );
-        assert_eq!(stats.durations().map(|(_, _, histogram)| histogram.count()).sum::<u64>(), 5);
+        assert_eq!(metrics.request_duration("segment", "incr").read().count, 5);
     }
 
     #[test]
     fn the_rate_is_told_over_the_time_since_a_question_a_second_ago() {
-        let stats = Stats::default();
+        let stats = Stats::new(&Metrics::default());
         let mut tally = Tally::new();
         let mut call = |calls| {
             tally.add(find(b"incr").expect("incr"), None, calls, 0);

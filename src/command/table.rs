@@ -1,5 +1,7 @@
 //! The command table: every command as one row of data, in groups. The rows that draw ids stand first.
 
+use std::fmt::Write as _;
+
 use super::idtag::Change;
 use super::spec::{
     ADMIN, Argument, FAST, IN_MULTI, Kind, LOADING, NO_AUTH, NO_MULTI, PUBSUB, READONLY, SUBSCRIBED, Spec, WRITE, spec,
@@ -284,7 +286,7 @@ pub fn table_markdown() -> String {
     for row in &TABLE {
         if !matches!(row.kind, Kind::Container) && !row.name.ends_with("|help") {
             let usage = row.usage().replace('|', "\\|");
-            text.push_str(&format!("| `{usage}` | {} |\n", row.summary));
+            let _ = writeln!(text, "| `{usage}` | {} |", row.summary);
         }
     }
     text
@@ -339,7 +341,7 @@ mod tests {
         for row in &TABLE {
             assert!(row.summary.ends_with('.') && !row.summary.contains('\n'), "{}", row.name);
             assert!(!row.since.is_empty() && !row.group.is_empty() && !row.complexity.is_empty(), "{}", row.name);
-            assert_eq!(row.has(WRITE) && row.has(READONLY), false, "{}", row.name);
+            assert!(!(row.has(WRITE) && row.has(READONLY)), "{}", row.name);
         }
     }
 

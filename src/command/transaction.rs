@@ -67,7 +67,6 @@ pub(super) struct Replay {
     pub(super) silent: bool,
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "the shape of a row's function")]
 pub(super) fn multi(session: &mut Session, _: &Call<'_>) -> Result<Value, Error> {
     if session.transaction.is_some() {
         return Err(Error::redis("MULTI calls can not be nested"));

@@ -227,10 +227,12 @@ fn typed(key: &str, text: &str) -> Result<Value, String> {
     if !list {
         return Ok(Value::from(text));
     }
-    if text.trim_start().starts_with('[') {
-        let mut parsed =
-            File::from_str(&format!("list: {text}"), FileFormat::Yaml).collect().map_err(|error| error.to_string())?;
-        return parsed.remove("list").ok_or_else(|| "not a YAML list".to_owned());
+    // A list of lines with dashes is what a file of its own holds most naturally.
+    if let '[' | '-' = text.trim_start().chars().next().unwrap_or_default() {
+        let indented = text.replace('\n', "\n ");
+        let parsed = File::from_str(&format!("list:\n {indented}\n"), FileFormat::Yaml).collect();
+        let parsed = parsed.map_err(|error| redacted(&error.to_string()))?.remove("list");
+        return parsed.ok_or_else(|| "not a YAML list".to_owned());
     }
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
     Ok(Value::from(items.map(Value::from).collect::<Vec<_>>()))
@@ -245,7 +247,7 @@ fn resolve(setting: Setting) -> Result<Setting, Box<Problem>> {
         Box::new(problem.fix("name a file that this user can read"))
     };
     let text = bounded(&path).map_err(|error| fail(error.to_string()))?;
-    let value = typed(key, text.trim()).map_err(fail)?;
+    let value = typed(key, text.trim_end()).map_err(fail)?;
     Ok(Setting { key: key.to_owned(), value, origin: Origin::Secret(path.clone(), Box::new(setting.origin.clone())) })
 }
 
@@ -263,13 +265,18 @@ fn check(setting: &Setting) -> Result<(), Box<Problem>> {
     if let Some(expected) = misfit(key, &setting.value.kind) {
         return Err(problem(format!("{} is not {expected}", shown())));
     }
-    match sections([setting]).try_deserialize::<Sections>() {
-        Ok(_) => Ok(()),
-        Err(_) if is_secret(&key.name) && key.name != "auth.users" => {
-            Err(problem("the value can't be used".to_owned()))
-        }
-        Err(error) => Err(problem(reason(key, &shown(), &error))),
+    let told = sections([setting]).try_deserialize::<Sections>().err().map(|error| reason(key, &shown(), &error));
+    match told {
+        None => Ok(()),
+        Some(text) if is_secret(&key.name) => Err(problem(redacted(&text))),
+        Some(text) => Err(problem(text)),
     }
+}
+
+/// `text` without what stands in quotes, where a part of a secret might be.
+fn redacted(text: &str) -> String {
+    let parts = text.split('"').enumerate().map(|(at, part)| if at % 2 == 0 { part } else { "\"***\"" });
+    parts.collect()
 }
 
 /// What is wrong with a value in a person's words; `error` is the deserializer's.
@@ -338,6 +345,21 @@ pub fn sections<'a>(settings: impl IntoIterator<Item = &'a Setting>) -> Value {
         }
     }
     Value::from(tree)
+}
+
+/// `value` with every token's digest left out.
+pub fn masked(value: &Value) -> Value {
+    let mut copy = value.clone();
+    match &mut copy.kind {
+        ValueKind::Array(items) => items.iter_mut().for_each(|item| *item = masked(item)),
+        ValueKind::Table(table) => {
+            for (key, item) in table {
+                *item = if key == "token_sha256" { Value::from(vec!["***"]) } else { masked(item) };
+            }
+        }
+        _ => {}
+    }
+    copy
 }
 
 /// A value as YAML on one line.

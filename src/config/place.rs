@@ -12,6 +12,7 @@ pub struct Environment(BTreeMap<String, String>);
 impl Environment {
     /// The variables of this process.
     #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "the one place where the environment is read")]
     pub fn of_process() -> Self {
         let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
         Self(std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect())
@@ -58,10 +59,10 @@ impl Host {
 }
 
 /// The departure from the right behaviour that a test of the program asks for, which it must then catch
-/// (`IDGEN_SEEDED_BUG`). Builds without debug assertions never ask.
+/// (`IDGEN_TEST_BUG`). Builds without debug assertions never ask.
 #[must_use]
 pub fn seeded_bug() -> Option<String> {
-    Environment::of_process().get("IDGEN_SEEDED_BUG").map(str::to_owned)
+    Environment::of_process().get("IDGEN_TEST_BUG").map(str::to_owned)
 }
 
 /// The system's host name; empty when there is none.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::defaults::{self, Key};
-use super::layers::{Origin, Setting, is_secret, show};
+use super::layers::{Origin, Setting, is_secret, masked, show};
 
 /// The column at which origins stand where values leave room.
 const ORIGIN_COLUMN: usize = 48;
@@ -31,6 +31,7 @@ pub fn value(key: &Key, values: &BTreeMap<String, Setting>) -> String {
     match key.name.as_str() {
         // A DSN is a secret only as far as it holds a password.
         "database.dsn" if !text.contains('@') => text,
+        "auth.users" => show(&masked(&setting.value)),
         name if is_secret(name) => "\"***\"".to_owned(),
         _ => text,
     }

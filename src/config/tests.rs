@@ -303,8 +303,25 @@ fn secrets_come_from_files_and_are_never_shown() {
     let text = refused(Config::load(&argued, NOW));
     says(&text, &["database.dsn", "IDGEN__DATABASE__DSN"]);
     assert!(!text.contains("c4n4ry"), "{text}");
-    let users = "[ { name: a, token_sha256: [c4n4ry], acl: 5, x: c4n4ry } ]";
-    assert!(!refused(with_variables([("IDGEN__AUTH__USERS", users)])).contains("c4n4ry"));
+    for users in
+        ["[ { name: a, token_sha256: [c4n4ry] } ]", "[ { name: a, token_sha256: c4n4ry } ]", "[ c4n4ry ]", "[ \"c4n4ry"]
+    {
+        let text = refused(with_variables([("IDGEN__AUTH__USERS", users)]));
+        assert!(text.contains("auth.users") && !text.contains("c4n4ry"), "{text}");
+    }
+}
+
+#[test]
+fn users_may_stand_in_a_file_of_their_own_and_are_shown_without_tokens() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("users");
+    let token = "c4".repeat(32);
+    std::fs::write(&path, format!("- name: shop\n  token_sha256: [{token}]\n  acl: +@read\n")).expect("written");
+    let config = with_variables([("IDGEN__AUTH__USERS_FILE", path.to_str().expect("text"))]).expect("valid");
+    assert_eq!(config.auth.users[0].name, "shop");
+    let printed = config.print();
+    says(&printed, &["name: \"shop\", token_sha256: [\"***\"]"]);
+    assert!(!printed.contains(&token) && !config.shown()["auth.users"].contains(&token), "{printed}");
 }
 
 #[test]

@@ -14,6 +14,9 @@ use crate::ids::TagName;
 /// How many tags become label values: each costs about ten time series in Prometheus.
 pub const MAX_NAMED: usize = 200;
 
+const REQUESTS: (&str, &str) =
+    ("idgen_requests_total", "Requests for ids, by how they ended: ok or the prefix of the error.");
+
 type Entry = (&'static str, Arc<TagMetrics>);
 
 /// The tags that are counted.
@@ -63,7 +66,7 @@ impl Tags {
         }
         let mut sums = Sums::default();
         sums.add(unknown);
-        sums.collect("_unknown", "none", None, families);
+        sums.collect_failed("_unknown", "none", families);
     }
 }
 
@@ -103,16 +106,20 @@ impl Sums {
     }
 
     fn collect(&self, tag: &str, engine: &str, step: Option<i64>, families: &mut Families) {
-        let help = "Requests for ids, by how they ended: ok or the prefix of the error.";
-        let ok = (self.ok > 0 || self.failed.is_empty()).then_some(("ok", self.ok));
-        for (status, n) in ok.into_iter().chain(self.failed.iter().map(|(status, n)| (*status, *n))) {
-            let labels = [("biz_tag", tag), ("engine", engine), ("status", status)];
-            families.counter("idgen_requests_total", help, &labels, n);
-        }
+        let labels = [("biz_tag", tag), ("engine", engine), ("status", "ok")];
+        families.counter(REQUESTS.0, REQUESTS.1, &labels, self.ok);
+        self.collect_failed(tag, engine, families);
         let labels = [("biz_tag", tag), ("engine", engine)];
         families.counter("idgen_ids_issued_total", "Ids written to clients.", &labels, self.issued);
         if engine == "segment" {
             self.collect_segment(tag, step, families);
+        }
+    }
+
+    fn collect_failed(&self, tag: &str, engine: &str, families: &mut Families) {
+        for (status, n) in &self.failed {
+            let labels = [("biz_tag", tag), ("engine", engine), ("status", status)];
+            families.counter(REQUESTS.0, REQUESTS.1, &labels, *n);
         }
     }
 

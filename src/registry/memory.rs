@@ -1,8 +1,8 @@
 //! A registry in memory, with the faults that real ones have.
 //!
-//! It is linearizable: one lock, every write a compare-and-set on the whole record. A fault makes a single write lose its
-//! answer, come through later than its caller believes, or not at all; that is how the promises that need no trust in answers
-//! are tested. Nothing of it is durable, so it serves tests and benchmarks only.
+//! It is linearizable: one lock, every write a compare-and-set on the whole record. A fault makes a single write lose
+//! its answer, come through later than its caller believes, or not at all; that is how the promises that need no trust
+//! in answers are tested. Nothing of it is durable, so it serves tests and benchmarks only.
 
 use std::collections::VecDeque;
 use std::future::ready;
@@ -47,8 +47,8 @@ pub struct MemoryRegistry {
 }
 
 impl MemoryRegistry {
-    /// A registry of `workers` worker ids whose bounds are `hi` (Unix milliseconds). One that is not `exclusive` has owners
-    /// that vanish only by [`Self::expire`], as leases do.
+    /// A registry of `workers` worker ids whose bounds are `hi` (Unix milliseconds). One that is not `exclusive` has
+    /// owners that vanish only by [`Self::expire`], as leases do.
     pub fn new(workers: u32, hi: u64, exclusive: bool) -> Self {
         let worker = |id| Worker { id, bound: Some(unclaimed(hi)), owner: None };
         let records = Records { workers: (0..workers).map(worker).collect(), ..Records::default() };

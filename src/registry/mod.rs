@@ -1,8 +1,8 @@
 //! Where the bound of every worker id is durable, and who owns it.
 //!
-//! The contract of a [`WorkerRegistry`]: every write is one atomic, durable compare-and-set on the whole bound record, so
-//! all writes to a worker id are totally ordered and each starts where its predecessor ended. A bound is only raised and
-//! never deleted. Owners are a hint for people and for early reuse; no safety rests on them.
+//! The contract of a [`WorkerRegistry`]: every write is one atomic, durable compare-and-set on the whole bound record,
+//! so all writes to a worker id are totally ordered and each starts where its predecessor ended. A bound is only raised
+//! and never deleted. Owners are a hint for people and for early reuse; no safety rests on them.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,9 +1,10 @@
 //! The registry in a SQL database: a row for each worker id (`worker_bound`), written only by guarded single updates.
 //!
-//! Each write is one `UPDATE … WHERE` the whole record is the expected one and the bound grows; how many rows it has changed
-//! decides. There are no leases: a process that did not stop cleanly stays the owner of its row, which counts only until its
-//! bound has passed. The rows are created once, by `init`, and a missing row stays missing. Rejected: read, then write in a
-//! transaction (two owners at the usual isolation levels), and rows made on demand (a lost row would start at 0 again).
+//! Each write is one `UPDATE … WHERE` the whole record is the expected one and the bound grows; how many rows it has
+//! changed decides. There are no leases: a process that did not stop cleanly stays the owner of its row, which counts
+//! only until its bound has passed. The rows are created once, by `init`, and a missing row stays missing. Rejected:
+//! read, then write in a transaction (two owners at the usual isolation levels), and rows made on demand (a lost row
+//! would start at 0 again).
 
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection, SqlitePool};
@@ -55,15 +56,16 @@ pub async fn create_bounds(
 }
 
 impl SqlRegistry {
-    /// The rows of `datacenter` for worker ids `0 .. workers` behind `pool`, whose connections must make a commit durable
-    /// before they report it (`synchronous = FULL`) and belong to the one process that holds the file.
+    /// The rows of `datacenter` for worker ids `0 .. workers` behind `pool`, whose connections must make a commit
+    /// durable before they report it (`synchronous = FULL`) and belong to the one process that holds the file.
     pub fn new(pool: SqlitePool, datacenter: u32, workers: u32) -> Self {
         Self { pool, datacenter, workers }
     }
 
     async fn rows(&self) -> Result<Vec<Worker>, RegistryError> {
         let select = "SELECT w, hi, incarnation, n, wall_ms, host, released FROM worker_bound WHERE dc = ? ORDER BY w";
-        let rows = sqlx::query(select).bind(self.datacenter).fetch_all(&self.pool).await.map_err(not_read)?;
+        let rows =
+            sqlx::query(select).bind(self.datacenter).fetch_all(&self.pool).await.map_err(|error| not_read(&error))?;
         let rows: Vec<Worker> = rows.iter().map(worker).collect::<Result<_, _>>()?;
         let mut rows = rows.into_iter().peekable();
         // A row that has vanished is shown without a bound, so that it is told.
@@ -74,7 +76,7 @@ impl SqlRegistry {
     async fn row(&self, worker_id: u32) -> Result<Option<Bound>, RegistryError> {
         let select = "SELECT w, hi, incarnation, n, wall_ms, host, released FROM worker_bound WHERE dc = ? AND w = ?";
         let query = sqlx::query(select).bind(self.datacenter).bind(worker_id);
-        let row = query.fetch_optional(&self.pool).await.map_err(not_read)?;
+        let row = query.fetch_optional(&self.pool).await.map_err(|error| not_read(&error))?;
         row.as_ref().map(worker).transpose().map(|worker| worker.and_then(|worker| worker.bound))
     }
 
@@ -90,7 +92,7 @@ impl SqlRegistry {
             .bind(signed(expected.hi))
             .bind(expected.incarnation.to_string())
             .bind(signed(expected.n));
-        let done = update.execute(&self.pool).await.map_err(not_written)?;
+        let done = update.execute(&self.pool).await.map_err(|error| not_written(&error))?;
         Ok(if done.rows_affected() == 1 { Swap::Done } else { Swap::Refused })
     }
 }
@@ -127,13 +129,15 @@ impl WorkerRegistry for SqlRegistry {
     fn release(&self, worker: u32, incarnation: Incarnation) -> Answer<'_, ()> {
         let update = "UPDATE worker_bound SET released = 1 WHERE dc = ? AND w = ? AND incarnation = ?";
         let query = sqlx::query(update).bind(self.datacenter).bind(worker).bind(incarnation.to_string());
-        Box::pin(async move { query.execute(&self.pool).await.map(drop).map_err(not_written) })
+        Box::pin(async move { query.execute(&self.pool).await.map(drop).map_err(|error| not_written(&error)) })
     }
 
     fn raise_all(&self, hi: u64) -> Answer<'_, u64> {
         let update = "UPDATE worker_bound SET hi = max(hi, ?), n = n + 1, released = 1 WHERE dc = ?";
         let query = sqlx::query(update).bind(signed(hi)).bind(self.datacenter);
-        Box::pin(async move { query.execute(&self.pool).await.map(|done| done.rows_affected()).map_err(not_written) })
+        Box::pin(async move {
+            query.execute(&self.pool).await.map(|done| done.rows_affected()).map_err(|error| not_written(&error))
+        })
     }
 }
 
@@ -151,7 +155,7 @@ fn worker(row: &SqliteRow) -> Result<Worker, RegistryError> {
         let owner = (!released).then(|| Owner { incarnation: Incarnation(0), host: bound.host.clone() });
         Ok((Worker { id: row.try_get("w")?, bound: Some(bound), owner }, text))
     };
-    let (mut worker, text) = read().map_err(not_read)?;
+    let (mut worker, text) = read().map_err(|error| not_read(&error))?;
     let incarnation = u128::from_str_radix(&text, 16).map(Incarnation).map_err(|_| {
         RegistryError::Unavailable(format!(
             "the row of worker id {} in worker_bound has no valid incarnation",
@@ -176,21 +180,21 @@ fn unsigned(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
 }
 
-fn not_read(error: sqlx::Error) -> RegistryError {
-    RegistryError::Unavailable(describe(&error))
+fn not_read(error: &sqlx::Error) -> RegistryError {
+    RegistryError::Unavailable(describe(error))
 }
 
 /// Whether a failed write may have happened. What is not known to be harmless is unknown.
-fn not_written(error: sqlx::Error) -> RegistryError {
+fn not_written(error: &sqlx::Error) -> RegistryError {
     let primary = error
         .as_database_error()
         .and_then(|error| error.code().and_then(|code| code.parse::<u32>().ok()))
         .map(|code| code & 0xff);
     let not_sent = matches!(error, sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed);
     if not_sent || primary.is_some_and(|code| NOT_DONE.contains(&code)) {
-        RegistryError::Unavailable(describe(&error))
+        RegistryError::Unavailable(describe(error))
     } else {
-        RegistryError::Unknown(describe(&error))
+        RegistryError::Unknown(describe(error))
     }
 }
 

@@ -6,7 +6,7 @@
 use super::request::Span;
 use super::{Limits, ProtocolError};
 
-/// The bytes and spans of the words of one line; both are reused from line to line.
+/// The words of one line, reused from line to line.
 #[derive(Debug, Default)]
 pub(super) struct Words {
     /// The unquoted bytes of all words, one behind the other.

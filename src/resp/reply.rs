@@ -16,6 +16,17 @@ const MAX_LINE_TEXT: usize = 512;
 /// Bytes copied for each id of a run. The longest line is `$20\r\n`, 20 digits and `\r\n`.
 const SLOT: usize = 32;
 
+/// The smallest number of one digit more than the place in the table, up to 20 digits.
+const POWERS_OF_TEN: [u64; 20] = {
+    let mut powers = [1; 20];
+    let mut place = 1;
+    while place < powers.len() {
+        powers[place] = powers[place - 1] * 10;
+        place += 1;
+    }
+    powers
+};
+
 /// The shape in which ids are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdForm {
@@ -71,7 +82,7 @@ pub fn array_header(out: &mut Vec<u8>, len: usize) {
 /// Writes one id.
 #[inline]
 pub fn id(out: &mut Vec<u8>, form: IdForm, id: u64) {
-    out.extend_from_slice(Tail::of_id(form, id).bytes());
+    in_place(out, |slot| Line::of_id(slot, form, id).len);
 }
 
 /// Writes the ids `start .. end`, each as an element of its own: the elements of an array, or the replies to that many
@@ -79,156 +90,140 @@ pub fn id(out: &mut Vec<u8>, form: IdForm, id: u64) {
 pub fn ids(out: &mut Vec<u8>, form: IdForm, start: u64, end: u64) {
     let mut next = start;
     while next < end {
-        // Ids with the same number of digits have lines of the same length.
-        let longer = 10_u64.checked_pow(next.checked_ilog10().unwrap_or(0) + 1).unwrap_or(u64::MAX);
-        let stop = longer.min(end);
-        if stop - next == 1 {
-            id(out, form, next);
-        } else {
-            same_length(out, Line::new(form, next), next, stop);
+        if end - next == 1 {
+            return id(out, form, next);
         }
+        // Ids with the same number of digits have lines of the same length.
+        let longer = POWERS_OF_TEN.get(digits(next)).copied().unwrap_or(u64::MAX);
+        let stop = longer.min(end);
+        same_length(out, form, next, stop);
         next = stop;
     }
 }
 
-/// Writes the lines of `start .. end`, which all have as many bytes as `line`, the one of `start`.
-fn same_length(out: &mut Vec<u8>, mut line: Line, start: u64, end: u64) {
+/// Writes the ids `start .. end`, which all have the same number of digits.
+fn same_length(out: &mut Vec<u8>, form: IdForm, start: u64, end: u64) {
+    let mut line = [0; SLOT];
+    let len = Line::of_id(&mut line, form, start).len;
+    let last = len.saturating_sub(3);
+    let mut left = usize::try_from(end - start).unwrap_or(usize::MAX);
     let old_len = out.len();
-    let count = usize::try_from(end - start).unwrap_or(usize::MAX);
-    let new_len = old_len.saturating_add(count.saturating_mul(line.len));
+    let new_len = old_len.saturating_add(left.saturating_mul(len));
     out.resize(new_len.saturating_add(SLOT), 0);
     let mut rest = out.get_mut(old_len..).unwrap_or_default();
-    let last = line.len.saturating_sub(3).min(SLOT - 1);
-    let mut left = count;
     while left > 0 {
-        let first_digit = line.bytes.get(last).copied().unwrap_or(b'0');
-        let decade = usize::from(b'9'.saturating_sub(first_digit)) + 1;
+        let first_digit = line.get(last).copied().unwrap_or(b'9');
         for digit in (first_digit..=b'9').take(left) {
             let Some(slot) = rest.first_chunk_mut::<SLOT>() else { break };
-            *slot = line.bytes;
+            *slot = line;
             if let Some(byte) = slot.get_mut(last) {
                 *byte = digit;
             }
-            rest = rest.get_mut(line.len..).unwrap_or_default();
+            rest = rest.get_mut(len..).unwrap_or_default();
         }
-        left = left.saturating_sub(decade);
-        line.next_decade(last);
+        left = left.saturating_sub(usize::from(b'9'.saturating_sub(first_digit)) + 1);
+        next_decade(&mut line, last);
     }
     out.truncate(new_len);
 }
 
-/// One id as it stands on the wire, and what is behind it in the slot.
-#[derive(Clone, Copy)]
-struct Line {
-    bytes: [u8; SLOT],
+/// The start of an element, being written: a number with what stands around it.
+struct Line<'a> {
+    slot: &'a mut [u8; SLOT],
     len: usize,
 }
 
-impl Line {
-    fn new(form: IdForm, id: u64) -> Self {
-        let mut line = Self { bytes: [0; SLOT], len: 0 };
-        let tail = Tail::of_id(form, id);
-        if let Some(space) = line.bytes.get_mut(..tail.bytes().len()) {
-            space.copy_from_slice(tail.bytes());
-            line.len = tail.bytes().len();
+impl<'a> Line<'a> {
+    /// A type byte, a number and a line end.
+    #[inline]
+    fn of_number(slot: &'a mut [u8; SLOT], kind: u8, negative: bool, magnitude: u64) -> Self {
+        let mut line = Self { slot, len: 0 };
+        line.push([kind]);
+        if negative {
+            line.push(*b"-");
         }
+        line.push_number(magnitude);
+        line.push(*b"\r\n");
         line
     }
 
-    /// Sets the digit at `last` to 0 and carries one to the digits in front of it. There is always a digit to take it,
-    /// or the line is not used again: lines that get longer are built anew.
-    fn next_decade(&mut self, last: usize) {
-        let Some((digit, front)) = self.bytes.get_mut(..=last).and_then(|line| line.split_last_mut()) else { return };
-        *digit = b'0';
-        for digit in front.iter_mut().rev() {
-            match *digit {
-                b'9' => *digit = b'0',
-                b'0'..=b'8' => {
-                    *digit += 1;
-                    return;
-                }
-                _ => return,
-            }
-        }
-    }
-}
-
-/// The end of an element, put together from its last byte to its first.
-struct Tail {
-    bytes: [u8; SLOT],
-    from: usize,
-}
-
-impl Tail {
-    /// A type byte, a number and a line end.
     #[inline]
-    fn of_number(kind: u8, negative: bool, magnitude: u64) -> Self {
-        let mut tail = Self { bytes: [0; SLOT], from: SLOT };
-        tail.push_pair(*b"\r\n");
-        tail.push_number(magnitude);
-        if negative {
-            tail.push(b'-');
-        }
-        tail.push(kind);
-        tail
-    }
-
-    #[inline]
-    fn of_id(form: IdForm, id: u64) -> Self {
+    fn of_id(slot: &'a mut [u8; SLOT], form: IdForm, id: u64) -> Self {
         match form {
-            IdForm::Integer => Self::of_number(b':', false, id),
+            IdForm::Integer => Self::of_number(slot, b':', false, id),
             IdForm::Bulk => {
-                let mut tail = Self { bytes: [0; SLOT], from: SLOT };
-                tail.push_pair(*b"\r\n");
-                tail.push_number(id);
-                let digits = SLOT - 2 - tail.from;
-                tail.push_pair(*b"\r\n");
-                tail.push_number(digits as u64);
-                tail.push(b'$');
-                tail
+                let mut line = Self::of_number(slot, b'$', false, digits(id) as u64);
+                line.push_number(id);
+                line.push(*b"\r\n");
+                line
             }
         }
     }
 
     #[inline]
-    fn push(&mut self, byte: u8) {
-        self.from = self.from.saturating_sub(1);
-        if let Some(place) = self.bytes.get_mut(self.from) {
-            *place = byte;
-        }
+    fn push<const N: usize>(&mut self, part: [u8; N]) {
+        self.put(self.len, part);
+        self.len += N;
     }
 
     #[inline]
-    fn push_pair(&mut self, pair: [u8; 2]) {
-        self.from = self.from.saturating_sub(2);
-        if let Some(place) = self.bytes.get_mut(self.from..).and_then(|rest| rest.first_chunk_mut()) {
-            *place = pair;
+    fn put<const N: usize>(&mut self, place: usize, part: [u8; N]) {
+        if let Some(space) = self.slot.get_mut(place..).and_then(|rest| rest.first_chunk_mut()) {
+            *space = part;
         }
     }
 
-    /// Two digits a division.
+    /// From the last digit to the first. Four digits a division: only these wait for each other.
     #[inline]
     fn push_number(&mut self, mut value: u64) {
-        while value >= 100 {
-            self.push_pair(two_digits(value % 100));
-            value /= 100;
+        let first = self.len;
+        self.len += digits(value);
+        let mut place = self.len;
+        while value >= 10_000 {
+            place -= 4;
+            let four = value % 10_000;
+            value /= 10_000;
+            self.put(place, [digit(four / 1000), digit(four / 100), digit(four / 10), digit(four)]);
         }
-        if value >= 10 {
-            self.push_pair(two_digits(value));
-        } else {
-            self.push(digit(value));
+        while place > first {
+            place -= 1;
+            self.put(place, [digit(value)]);
+            value /= 10;
         }
-    }
-
-    #[inline]
-    fn bytes(&self) -> &[u8] {
-        self.bytes.get(self.from..).unwrap_or_default()
     }
 }
 
+/// Lends `write` a slot at the end of `out` and keeps as much of it as it says. Written in place: bytes put together
+/// elsewhere would have to be loaded again before they have been stored.
 #[inline]
-const fn two_digits(value: u64) -> [u8; 2] {
-    [digit(value / 10), digit(value)]
+fn in_place(out: &mut Vec<u8>, write: impl FnOnce(&mut [u8; SLOT]) -> usize) {
+    let start = out.len();
+    out.extend_from_slice(&[0; SLOT]);
+    let len = out.get_mut(start..).and_then(|slot| slot.first_chunk_mut()).map_or(0, write);
+    out.truncate(start + len);
+}
+
+/// Sets the digit of `line` at `last` to 0 and carries one to the digits in front of it. There is always a digit to
+/// take it, or the line is not used again: lines that get longer are written anew.
+fn next_decade(line: &mut [u8; SLOT], last: usize) {
+    let Some((digit, front)) = line.get_mut(..=last).and_then(|line| line.split_last_mut()) else { return };
+    *digit = b'0';
+    for digit in front.iter_mut().rev() {
+        match *digit {
+            b'9' => *digit = b'0',
+            b'0'..=b'8' => {
+                *digit += 1;
+                return;
+            }
+            _ => return,
+        }
+    }
+}
+
+/// How many decimal digits `value` has.
+#[inline]
+fn digits(value: u64) -> usize {
+    value.checked_ilog10().unwrap_or(0) as usize + 1
 }
 
 /// The last digit of `value`.
@@ -240,7 +235,7 @@ const fn digit(value: u64) -> u8 {
 /// Writes a type byte, a number and a line end.
 #[inline]
 pub(super) fn header(out: &mut Vec<u8>, kind: u8, magnitude: u64, negative: bool) {
-    out.extend_from_slice(Tail::of_number(kind, negative, magnitude).bytes());
+    in_place(out, |slot| Line::of_number(slot, kind, negative, magnitude).len);
 }
 
 fn write_line(out: &mut Vec<u8>, kind: u8, text: &str) {

@@ -290,6 +290,7 @@ impl Router {
         let entry = self.known(tag).await?;
         let row = self.parts.store.retire(tag).await.map_err(|error| store_error(tag, &error))?;
         entry.apply(row);
+        self.parts.metrics.retire(tag);
         self.settle_everywhere().await;
         Ok(())
     }

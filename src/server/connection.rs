@@ -103,9 +103,12 @@ pub(super) async fn run<S: AsyncRead + AsyncWrite + Unpin>(stream: S, client: Ar
         client,
         shared,
     };
+    let metrics = Arc::clone(&connection.shared.context.metrics);
+    metrics.connections.add(1);
     let end = connection.serve().await;
     connection.close(end).await;
     connection.shared.context.clients.leave(&connection.client);
+    metrics.connections.add(-1);
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
@@ -158,7 +161,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             biased;
             read = read => match read {
                 Ok(0) => Err(End::Closed),
-                Ok(_) => Ok(()),
+                Ok(count) => {
+                    shared.context.stats.net_input.add(count as u64);
+                    Ok(())
+                }
                 Err(_) => Err(End::Broken),
             },
             () = killed => Err(End::Killed),
@@ -286,6 +292,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
             };
         }
+        self.shared.context.stats.net_output.add(sent as u64);
         self.output.clear();
         if self.output.capacity() > buffers::READ_SIZE {
             buffers::give(std::mem::take(&mut self.output));

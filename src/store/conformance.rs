@@ -144,7 +144,7 @@ async fn every_field_comes_back(store: Arc<dyn SegmentStore>) {
         critical: true,
         description: "for people; it's 'quoted' \u{e9}".into(),
     };
-    let (tag, _) = (tag("order"), ());
+    let tag = tag("order");
     store.create(&tag, &whole, 3, MOST).await.expect("create");
     let row = store.find(&tag).await.expect("find").expect("a row");
     assert_eq!((row.definition, row.max_id, row.floor, row.retired), (whole, 2, 2, false));

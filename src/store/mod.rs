@@ -82,7 +82,7 @@ impl Config {
     /// In words, naming the key and the fix.
     pub fn validate(&self) -> Result<(), String> {
         self.sqlite_path()?;
-        let bounds = Duration::from_millis(100)..=Duration::from_secs(60);
+        let bounds = Duration::from_millis(100)..=Duration::from_mins(1);
         if bounds.contains(&self.statement_timeout) {
             Ok(())
         } else {

@@ -103,14 +103,13 @@ impl Sqlite {
     fn failed(&self, error: &sqlx::Error) -> StoreError {
         let file = self.0.place.path.display();
         let (kind, reason) = match (error, open::code(error)) {
-            (_, Some(5 | 6)) => (Kind::Transient, "busy"),
+            (_, Some(5 | 6)) | (sqlx::Error::PoolTimedOut, _) => (Kind::Transient, "busy"),
             (_, Some(8)) => (Kind::Permanent, "readonly"),
             (_, Some(10)) => (Kind::Permanent, "io"),
             (_, Some(11 | 26)) => (Kind::Permanent, "corrupt"),
             (_, Some(13)) => (Kind::Permanent, "full"),
             (_, Some(14)) => (Kind::Permanent, "gone"),
             (_, Some(19)) => (Kind::Conflict, "constraint"),
-            (sqlx::Error::PoolTimedOut, _) => (Kind::Transient, "busy"),
             // A connection that was lost in the middle of a transaction: the pool opens the next one.
             (sqlx::Error::WorkerCrashed | sqlx::Error::InvalidSavePointStatement | sqlx::Error::BeginFailed, _) => {
                 (Kind::Transient, "connection")
@@ -438,3 +437,6 @@ fn row(row: &SqliteRow) -> Result<Row, StoreError> {
         revision: number(row, "revision")?,
     })
 }
+
+#[cfg(test)]
+mod tests;

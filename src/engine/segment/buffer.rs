@@ -373,9 +373,7 @@ impl Buffer {
     /// The unused ids at the end of the last grant, with its nonce, and empties the buffer: a run without a gap up to
     /// that end. Only once the buffer is closed and no refill is in flight.
     pub fn tail(&mut self) -> Option<(IdRange, u128)> {
-        if self.closed.is_none() {
-            return None;
-        }
+        self.closed.as_ref()?;
         self.stash();
         let (nonce, last) = (self.nonce.take(), self.queue.pop_back());
         let tail = nonce.zip(last).filter(|(_, last)| last.end() == self.highest).map(|(nonce, last)| {
@@ -440,3 +438,6 @@ impl Buffer {
         self.in_flight.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -187,12 +187,11 @@ impl Segment {
         let step = Step::new(&row.definition);
         metrics.step.set(step.next_step());
         metrics.headroom.set(row.definition.id_limit.saturating_sub(row.max_id));
-        let state = State {
-            buffer: Buffer::new(row.floor, supply.preload_permille, Rules::default()),
-            step,
-            id_limit: row.definition.id_limit,
-            failures: 0,
-        };
+        let mut buffer = Buffer::new(row.floor, supply.preload_permille, Rules::default());
+        if row.retired {
+            buffer.close(Refusal::Retired);
+        }
+        let state = State { buffer, step, id_limit: row.definition.id_limit, failures: 0 };
         Arc::new_cyclic(|this| Self {
             state: Mutex::new(state),
             tag: row.tag.clone(),
@@ -240,37 +239,35 @@ impl Segment {
 
     /// Later ids are larger than `floor`; smaller ones in memory are dropped.
     pub fn floor(&self, floor: u64) {
-        let mut state = self.lock();
-        state.buffer.raise_floor(floor);
-        self.release(state);
+        self.change(|state| state.buffer.raise_floor(floor));
     }
 
     /// Gives no more ids, ever; those in memory are dropped.
     pub fn retire(&self) {
-        let mut state = self.lock();
-        state.buffer.close(Refusal::Retired);
-        state.buffer.clear("stop");
-        self.release(state);
+        self.change(|state| {
+            state.buffer.close(Refusal::Retired);
+            state.buffer.clear("stop");
+        });
     }
 
     /// The row has vanished from the store: drops what is in memory and refuses until a grant shows that it is back. The
     /// row is never made again from here.
     pub fn vanish(&self) {
-        let mut state = self.lock();
-        let (refusal, retry_at) = self.vanished(&mut state);
-        state.buffer.refuse(refusal, retry_at);
-        self.release(state);
+        self.change(|state| {
+            let (refusal, retry_at) = self.vanished(state);
+            state.buffer.refuse(refusal, retry_at);
+        });
         self.wake();
     }
 
     /// Follows a changed definition from the next grant on.
     pub fn redefine(&self, definition: &Definition) {
-        let mut state = self.lock();
-        state.step = Step::new(definition);
-        state.id_limit = definition.id_limit;
-        state.buffer.forgive();
-        self.metrics.step.set(state.step.next_step());
-        self.release(state);
+        self.change(|state| {
+            state.step = Step::new(definition);
+            state.id_limit = definition.id_limit;
+            state.buffer.forgive();
+            self.metrics.step.set(state.step.next_step());
+        });
     }
 
     /// Serves nothing from now on, waits up to `patience` for the refill in flight, and gives the tail for
@@ -278,16 +275,13 @@ impl Segment {
     /// store then refuses are the caller's to count.
     pub async fn stop(&self, patience: Duration) -> Option<Tail> {
         let mut ended = self.ended.subscribe();
-        let mut state = self.lock();
-        state.buffer.close(Refusal::TryAgain("the server is stopping; ask another node or again".into()));
-        self.release(state);
+        let stopping = || Refusal::TryAgain("the server is stopping; ask another node or again".into());
+        self.change(|state| state.buffer.close(stopping()));
         let idle = async { while self.lock().buffer.is_refilling() && ended.changed().await.is_ok() {} };
         if tokio::time::timeout(patience, idle).await.is_err() {
             tracing::warn!(biz_tag = %self.tag, "a refill was still in flight at the stop; its ids are skipped");
         }
-        let mut state = self.lock();
-        let tail = state.buffer.tail();
-        self.release(state);
+        let tail = self.change(|state| state.buffer.tail());
         tail.map(|(unused, nonce)| Tail { tag: self.tag.clone(), unused, nonce })
     }
 
@@ -313,6 +307,13 @@ impl Segment {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change<T>(&self, make: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.lock();
+        let result = make(&mut state);
+        self.release(state);
+        result
     }
 
     /// Ends a change of the state: counts what it dropped.

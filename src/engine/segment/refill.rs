@@ -47,10 +47,9 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         if !self.done {
-            let mut state = self.segment.lock();
             let refusal = Refusal::Backend("the refill was broken off; ask again".into());
-            state.buffer.fail(refusal, self.segment.supply.clock.boot());
-            self.segment.release(state);
+            let retry_at = self.segment.supply.clock.boot().plus(FIRST_PAUSE);
+            self.segment.change(|state| state.buffer.fail(refusal, retry_at));
             self.segment.wake();
         }
     }
@@ -110,14 +109,15 @@ impl Segment {
     }
 
     fn install(&self, grant: Grant) -> Result<bool, u64> {
-        let mut state = self.lock();
-        let result = state.buffer.install(grant, self.supply.clock.boot());
+        let result = self.change(|state| {
+            let result = state.buffer.install(grant, self.supply.clock.boot());
+            if result.is_ok() {
+                state.failures = 0;
+            }
+            result
+        });
         if result.is_ok() {
-            state.failures = 0;
-        }
-        self.release(state);
-        if result.is_ok() {
-            self.tell(health::State::Up);
+            self.tell(&health::State::Up);
         }
         result
     }
@@ -137,11 +137,10 @@ impl Segment {
     }
 
     fn fail(&self, error: &StoreError) {
-        let mut state = self.lock();
         let now = self.supply.clock.boot();
-        let down = match error.kind {
+        let down = self.change(|state| match error.kind {
             Kind::Missing => {
-                let (refusal, retry_at) = self.vanished(&mut state);
+                let (refusal, retry_at) = self.vanished(state);
                 state.buffer.fail(refusal, retry_at);
                 false
             }
@@ -161,9 +160,8 @@ impl Segment {
                 state.buffer.fail(Refusal::Backend(error.text.clone()), retry_at);
                 true
             }
-        };
-        self.release(state);
-        self.tell(if down { health::State::Down(error.text.clone()) } else { health::State::Up });
+        });
+        self.tell(&if down { health::State::Down(error.text.clone()) } else { health::State::Up });
     }
 
     /// Drops everything, since the row is gone: what requests are told, and until when without asking again.
@@ -180,9 +178,9 @@ impl Segment {
     }
 
     /// Tells the node's health how the store is, and the log when that is news.
-    fn tell(&self, now: health::State) {
+    fn tell(&self, now: &health::State) {
         let before = self.supply.health.set(Part::Store, now.clone());
-        match (&before, &now) {
+        match (&before, now) {
             (health::State::Down(_), health::State::Up) => tracing::info!("the store works again"),
             (health::State::Up | health::State::Unused, health::State::Down(reason)) => {
                 tracing::warn!(biz_tag = %self.tag, error_kind = "system", "the store fails: {reason}");

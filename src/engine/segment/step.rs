@@ -8,7 +8,7 @@ use crate::store::Definition;
 /// The step of one tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    step: u64,
+    next: u64,
     min: u64,
     max: u64,
 }
@@ -19,13 +19,13 @@ impl Step {
     pub fn new(definition: &Definition) -> Self {
         let min = definition.min_step.max(1);
         let max = definition.max_step.max(min);
-        Self { step: definition.step.clamp(min, max), min, max }
+        Self { next: definition.step.clamp(min, max), min, max }
     }
 
     /// How many ids the next grant asks for, 1 or more.
     #[must_use]
     pub const fn next_step(&self) -> u64 {
-        self.step
+        self.next
     }
 
     /// The most that one grant asks for, unless a single request needs more.
@@ -37,9 +37,9 @@ impl Step {
     /// Why the step is what it is: `floor` or `ceiling` where a bound holds it, else `defined`.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
-        if self.step == self.max && self.step != self.min {
+        if self.next == self.max && self.next != self.min {
             "ceiling"
-        } else if self.step == self.min && self.step != self.max {
+        } else if self.next == self.min && self.next != self.max {
             "floor"
         } else {
             "defined"

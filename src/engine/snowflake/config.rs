@@ -1,7 +1,7 @@
 //! The `snowflake` section of the configuration.
 //!
-//! Widths and epoch become a checked [`Layout`]; everything else has a bound here, so that the rest of the room can rely on
-//! it. Problems name the key and the way out.
+//! Widths and epoch become a checked [`Layout`]; everything else has a bound here, so that the rest of the room can
+//! rely on it. Problems name the key and the way out.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use super::layout::{Layout, Problem};
 use crate::clock::{Wall, rfc3339};
 
 /// Allowed lengths of the window: shorter ones would be renewed more than three times a second.
-const WINDOW: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
+const WINDOW: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(1);
 /// The longest lead.
-const MAX_AHEAD: Duration = Duration::from_secs(3600);
+const MAX_AHEAD: Duration = Duration::from_hours(1);
 /// The longest wait for a clock, and the longest time borrowed.
 const MILLIS: RangeInclusive<u64> = 0..=10_000;
 

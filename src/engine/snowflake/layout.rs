@@ -1,8 +1,8 @@
 //! How an id is put together: timestamp, datacenter id, worker id and sequence, from the highest bit to the lowest.
 //!
-//! A [`Layout`] exists only with widths that were checked, so composing can't overflow and is injective: two ids are equal
-//! only if all their parts are. It is a setting of the whole cluster, fixed for ever; its [`Layout::text`] is what the
-//! identity of the cluster keeps and every start compares. Pure.
+//! A [`Layout`] exists only with widths that were checked, so composing can't overflow and is injective: two ids are
+//! equal only if all their parts are. It is a setting of the whole cluster, fixed for ever; its [`Layout::text`] is
+//! what the identity of the cluster keeps and every start compares. Pure.
 
 use std::ops::RangeInclusive;
 
@@ -61,8 +61,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// A layout that counts milliseconds from `epoch_millis` (Unix milliseconds), with `bits` being the widths of timestamp,
-    /// datacenter id, worker id and sequence.
+    /// A layout that counts milliseconds from `epoch_millis` (Unix milliseconds), with `bits` being the widths of
+    /// timestamp, datacenter id, worker id and sequence.
     ///
     /// # Errors
     /// The key whose value can't be used.
@@ -270,7 +270,7 @@ mod tests {
         let layout = default_layout();
         let node = layout.node(1, 2).expect("in range");
         let mut out = Vec::new();
-        layout.emit(node, Slots::new((7 << 12) | 4090, (9 << 12) | 3), &mut out);
+        layout.emit(node, Slots::new(7 * 4096 + 4090, 9 * 4096 + 3), &mut out);
         let sizes: Vec<u64> = out.iter().map(|range| range.len()).collect();
         assert_eq!(sizes, [6, 4096, 3]);
         assert!(out.windows(2).all(|pair| pair[0].last() < pair[1].start()));

@@ -1,7 +1,7 @@
 //! The Snowflake engine: ids from time, a worker id and a sequence, without a store on the way.
 //!
-//! [`Snowflake::take`] is one load of what is published, one reading of logical time and one compare-and-set. A task on a
-//! thread of its own (`renewal`) keeps a worker id and its window and publishes them; when there is none, callers are
+//! [`Snowflake::take`] is one load of what is published, one reading of logical time and one compare-and-set. A task on
+//! a thread of its own (`renewal`) keeps a worker id and its window and publishes them; when there is none, callers are
 //! refused. What was handed out lies below a bound that the registry has confirmed, always. `layout`, `sequencer`,
 //! `timeline` and `window` are pure. Rejected: a lock around the generator, and one generator a tag (a worker id each).
 
@@ -21,9 +21,10 @@ use crate::engine::{Demand, Later, Refusal, Shortage};
 use crate::health::Health;
 use crate::ids::{IdRange, Incarnation};
 use crate::metrics::{Counter, Gauge};
-use crate::registry::{RegistryError, WorkerRegistry};
+use crate::registry::{RegistryError, Worker, WorkerRegistry};
 
 mod config;
+pub mod exchange;
 pub mod layout;
 mod renewal;
 pub mod sequencer;
@@ -117,7 +118,7 @@ pub struct View {
     pub exhaustion_ms: u64,
     /// No id so far has a later timestamp, in Unix milliseconds; `None` before the first worker id.
     pub last_issued_ms: Option<u64>,
-    /// Why there is no worker id or no window; empty when there is.
+    /// Why there is no worker id or window, or what delays the next one; empty when all is well.
     pub reason: String,
 }
 
@@ -187,7 +188,8 @@ pub struct Snowflake {
 
 impl fmt::Debug for Snowflake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Snowflake").field("layout", &self.setup.layout).field("active", &self.active.load()).finish()
+        let (layout, active) = (&self.setup.layout, self.active.load());
+        f.debug_struct("Snowflake").field("layout", layout).field("active", &active).finish_non_exhaustive()
     }
 }
 
@@ -222,7 +224,8 @@ impl Snowflake {
         }))
     }
 
-    /// Appends ids to `out`: all of `demand`, or for [`Demand::Singles`] as many as there are. `now` may be a little old.
+    /// Appends ids to `out`: all of `demand`, or for [`Demand::Singles`] as many as there are. `now` may be a little
+    /// old.
     ///
     /// # Errors
     /// Why fewer than asked for were appended; for the other demands none were.
@@ -265,7 +268,8 @@ impl Snowflake {
         self.setup.layout.tick(line.at(now) / 1_000_000)
     }
 
-    /// The caller's clock reading was old, or a tick is full, or something is wrong: look with a fresh reading, then say.
+    /// The caller's clock reading was old, or a tick is full, or something is wrong: look with a fresh reading, then
+    /// say.
     #[cold]
     fn take_slowly(&self, demand: Demand, out: &mut Vec<IdRange>) -> Result<(), Shortage> {
         let mut rest = demand;
@@ -443,10 +447,10 @@ impl Snowflake {
             |active| active.line.at(self.setup.clock.boot()) / 1_000_000,
         );
         let mine = active.map(|active| active.worker);
-        Ok(workers.into_iter().map(|worker| self.worker_view(worker, mine, now_ms)).collect())
+        Ok(workers.iter().map(|worker| self.worker_view(worker, mine, now_ms)).collect())
     }
 
-    fn worker_view(&self, worker: crate::registry::Worker, mine: Option<u32>, now_ms: u64) -> WorkerView {
+    fn worker_view(&self, worker: &Worker, mine: Option<u32>, now_ms: u64) -> WorkerView {
         let registry = &self.setup.registry;
         let hi = worker.bound.as_ref().map(|bound| bound.hi);
         let max_ahead = u64::try_from(self.setup.config.max_ahead.as_millis()).unwrap_or(u64::MAX);

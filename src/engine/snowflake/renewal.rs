@@ -27,16 +27,43 @@ pub(super) fn spawn(engine: Weak<Snowflake>) -> std::io::Result<()> {
     let Some(strong) = engine.upgrade() else { return Ok(()) };
     strong.running.send_replace(true);
     let thread = std::thread::Builder::new().name("worker-id".to_owned());
-    let spawned = thread.spawn(move || {
-        runtime.block_on(run(&engine));
-        if let Some(engine) = engine.upgrade() {
-            engine.running.send_replace(false);
+    // Moved into the thread, or dropped here when there is none.
+    let running = Running(engine);
+    let body = move || {
+        runtime.block_on(async {
+            run(&running.0).await;
+            finish_tasks().await;
+        });
+    };
+    thread.spawn(body).map(drop)
+}
+
+/// Tells the engine, at its end, that the task has ended: also by a panic, or a stop would wait for ever.
+struct Running(Weak<Snowflake>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let Some(engine) = self.0.upgrade() else { return };
+        if std::thread::panicking() {
+            let reason = "the task that renews the worker id has failed; restart this node";
+            engine.settle(reason.to_owned());
+            engine.down(reason.to_owned());
         }
-    });
-    if spawned.is_err() {
-        strong.running.send_replace(false);
+        engine.running.send_replace(false);
     }
-    spawned.map(drop)
+}
+
+/// Lets the tasks end that the registry's client has started on this runtime: a database pool gives its connection back
+/// in one, and would lose it with the runtime.
+async fn finish_tasks() {
+    let metrics = tokio::runtime::Handle::current().metrics();
+    let finished = async {
+        while metrics.num_alive_tasks() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    // What hangs for so long is not waited for.
+    drop(tokio::time::timeout(CALL_TIMEOUT, finished).await);
 }
 
 async fn run(engine: &Weak<Snowflake>) {
@@ -71,10 +98,6 @@ async fn run(engine: &Weak<Snowflake>) {
                 if *stop.borrow() { Event::Stop } else { event }
             }
         };
-        if event == Event::Stop {
-            // The machine must not see it twice.
-            stop = watch::Sender::new(false).subscribe();
-        }
     }
 }
 
@@ -171,7 +194,8 @@ impl Snowflake {
     fn opened(&self, worker: u32) {
         self.metrics.worker_id.set(worker);
         let end = rfc3339(self.setup.layout.exhaustion());
-        tracing::info!(worker_id = worker, registry = self.setup.registry.name(), exhaustion = %end, "worker id claimed");
+        let registry = self.setup.registry.name();
+        tracing::info!(worker_id = worker, registry, exhaustion = %end, "worker id claimed");
         self.up();
         self.settle(String::new());
     }

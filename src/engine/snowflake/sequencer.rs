@@ -1,12 +1,12 @@
 //! The hot path of the Snowflake engine: one atomic word, and a limit it never reaches.
 //!
-//! The word is the next free *slot*, `timestamp << sequence_bits | sequence`; taking `n` slots moves it up by `n`, so within
-//! one object no slot is given twice and later takes get higher slots, whatever the clock does. A slot at or above the limit
-//! (the end of the confirmed windows) is never given. The word starts at the lower edge of the window, so neither an old
-//! clock reading nor a change of the worker id leads below it. A tick that the clock enters starts at one of 16 places, so
-//! that slow tags don't yield only even ids; one that is entered because its predecessor is full starts at 0.
-//! A batch needs only its first slot within the borrowed time: held back until all of it fits, it would starve beside
-//! single requests; what it takes ahead, those who come later wait for. Pure: the time is an argument.
+//! The word is the next free *slot*, `timestamp << sequence_bits | sequence`; taking `n` slots moves it up by `n`, so
+//! within one object no slot is given twice and later takes get higher slots, whatever the clock does. A slot at or
+//! above the limit (the end of the confirmed windows) is never given. The word starts at the lower edge of the window,
+//! so neither an old clock reading nor a change of the worker id leads below it. A tick that the clock enters starts at
+//! one of 16 places, so that slow tags don't yield only even ids; one that is entered because its predecessor is full
+//! starts at 0. A batch needs only its first slot within the borrowed time: held back until all of it fits, it would
+//! starve beside single requests; what it takes ahead, those who come later wait for. Pure: the time is an argument.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -53,7 +53,7 @@ pub enum Want {
     UpTo(u64),
     /// All, over as many ticks as it needs.
     All(u64),
-    /// All within one tick; at most 2^sequence_bits - 16, so that they fit in any.
+    /// All within one tick; at most [`most_in_one_tick`], so that they fit in any.
     InOneTick(u64),
 }
 
@@ -79,6 +79,7 @@ pub enum Short {
 
 /// The rules a sequencer follows. The default is right; each switch is a mistake that a named test must catch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches, one a mistake")]
 pub struct Rules {
     /// B7: a clock that goes back takes the word with it.
     pub follow_rollback: bool,
@@ -115,8 +116,9 @@ pub struct Sequencer {
 }
 
 impl Sequencer {
-    /// A sequencer for the window `start.edge .. limit` (ticks since the epoch). `predecessor`, if there is one, is closed
-    /// and the word starts in the tick after its last one. `borrow`: how many ticks ahead of the clock a take may start.
+    /// A sequencer for the window `start.edge .. limit` (ticks since the epoch). `predecessor`, if there is one, is
+    /// closed and the word starts in the tick after its last one. `borrow`: how many ticks ahead of the clock a take
+    /// may start.
     pub fn open(
         sequence_bits: u32,
         borrow: u64,
@@ -146,8 +148,8 @@ impl Sequencer {
         }
     }
 
-    /// Takes slots at the time `now`, in ticks since the epoch. Never blocks: a lost race is tried again, and somebody else
-    /// has won then.
+    /// Takes slots at the time `now`, in ticks since the epoch. Never blocks: a lost race is tried again, and somebody
+    /// else has won then.
     ///
     /// # Errors
     /// Why none were given.
@@ -181,8 +183,8 @@ impl Sequencer {
         }
     }
 
-    /// Raises the limit to `limit` (ticks since the epoch), which a confirmed answer of the registry has allowed. The word
-    /// goes up to `now` before, so that no old clock reading enters time that has passed unused.
+    /// Raises the limit to `limit` (ticks since the epoch), which a confirmed answer of the registry has allowed. The
+    /// word goes up to `now` before, so that no old clock reading enters time that has passed unused.
     pub fn raise(&self, limit: u64, now: u64) {
         self.word.fetch_max(now << self.sequence_bits, Ordering::AcqRel);
         self.limit.fetch_max(limit << self.sequence_bits, Ordering::AcqRel);
@@ -251,8 +253,8 @@ impl Sequencer {
     }
 }
 
-/// Where the sequence of a tick starts: spread over 16 places by a multiplicative hash, so that requests which come every
-/// 2, 4 or 10 ms meet different places, too.
+/// Where the sequence of a tick starts: spread over 16 places by a multiplicative hash, so that requests which come
+/// every 2, 4 or 10 ms meet different places, too.
 #[inline]
 const fn start_of(tick: u64, sequence_bits: u32) -> u64 {
     if sequence_bits < VARYING_START_BITS {

@@ -1,9 +1,9 @@
 //! Many processes, one after another and at once, over a registry that loses answers and applies writes late, on hosts
 //! whose clocks jump: the pure machines as they run in production, under a scheduler that a seed decides.
 //!
-//! Checked at every step: a persisted bound only grows (T03), every issued timestamp lies below a persisted bound of its
-//! worker id (T02, T03), no slot of a worker id is given twice (T01 in small), and one process's ids increase over changes of
-//! its worker id (T11). A control in which the registry forgets a write shows that a violation is found.
+//! Checked at every step: a persisted bound only grows (T03), every issued timestamp lies below a persisted bound of
+//! its worker id (T02, T03), no slot of a worker id is given twice (T01 in small), and one process's ids increase over
+//! changes of its worker id (T11). A control in which the registry forgets a write shows that a violation is found.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

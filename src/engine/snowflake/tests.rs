@@ -7,6 +7,8 @@ use crate::clock::ManualClock;
 use crate::health::{Part, State};
 use crate::ids::total;
 use crate::registry::memory::{Fault, MemoryRegistry};
+use crate::registry::sql::{SqlRegistry, create_bounds};
+use crate::registry::{Bound, Swap};
 
 const T: u64 = 1_800_000_000_000;
 const MILLI: u64 = 1_000_000;
@@ -172,7 +174,7 @@ async fn a_boot_clock_that_went_back_is_an_error_once_the_borrowed_time_is_used_
 
 #[tokio::test]
 async fn steps_of_the_wall_clock_change_metrics_only() {
-    let bench = ready(Config { window: Duration::from_secs(3600), ..Config::default() }).await;
+    let bench = ready(Config { window: Duration::from_hours(1), ..Config::default() }).await;
     let (mut last, mut offset_ms) = (bench.one().timestamp_ms, 0);
     for step_ms in [-3 * 3_600_000_i64, 6 * 3_600_000, -3 * 3_600_000 - 1_000] {
         let rollbacks = bench.engine.metrics().rollbacks.get();
@@ -269,8 +271,7 @@ async fn a_lost_worker_id_is_replaced_and_order_holds() {
     bench.engine.settled().await;
     let first = bench.one();
     let stands = bench.registry.workers()[first.worker as usize].bound.clone().expect("a record");
-    let foreign =
-        crate::registry::Bound { hi: stands.hi + 30_000, incarnation: Incarnation(5), n: stands.n + 1, ..stands };
+    let foreign = Bound { hi: stands.hi + 30_000, incarnation: Incarnation(5), n: stands.n + 1, ..stands };
     bench.registry.overwrite(first.worker, Some(foreign));
     bench.registry.expire(first.worker);
     bench.clock.advance(Duration::from_secs(11));
@@ -283,10 +284,9 @@ async fn a_lost_worker_id_is_replaced_and_order_holds() {
 #[tokio::test]
 async fn the_state_of_every_worker_id_is_shown() {
     let registry = MemoryRegistry::new(5, 0, false);
-    let foreign =
-        |hi| Some(crate::registry::Bound { incarnation: Incarnation(5), n: 1, ..crate::registry::unclaimed(hi) });
+    let foreign = |hi| Some(Bound { incarnation: Incarnation(5), n: 1, ..crate::registry::unclaimed(hi) });
     let claim = registry.claim(1, &crate::registry::unclaimed(0), &foreign(T + 30_000).expect("a record")).await;
-    assert_eq!(claim, Ok(crate::registry::Swap::Done));
+    assert_eq!(claim, Ok(Swap::Done));
     registry.overwrite(2, None);
     registry.overwrite(3, foreign(T + 30_001));
     let bench = build(Config { worker_id_hint: "0".into(), ..Config::default() }, registry);
@@ -296,6 +296,75 @@ async fn the_state_of_every_worker_id_is_shown() {
     assert_eq!(states, ["mine", "owned", "missing", "ahead", "free"]);
     bench.registry.inject(Fault::Refused);
     bench.engine.workers().await.expect_err("no answer");
+}
+
+/// The embedded SQLite file, with the one connection that it has in production.
+async fn sqlite(url: &str) -> sqlx::SqlitePool {
+    let options = url.parse::<sqlx::sqlite::SqliteConnectOptions>().expect("a URL").create_if_missing(true);
+    let pool =
+        sqlx::sqlite::SqlitePoolOptions::new().max_connections(1).connect_with(options).await.expect("a database");
+    sqlx::raw_sql(include_str!("../../../migrations/sqlite/0002_worker_bound.sql"))
+        .execute(&pool)
+        .await
+        .expect("migrated");
+    let mut connection = pool.acquire().await.expect("a connection");
+    create_bounds(&mut connection, 0, 1, 0).await.expect("created");
+    drop(connection);
+    pool
+}
+
+fn over_sqlite(pool: &sqlx::SqlitePool, incarnation: u128) -> Arc<Snowflake> {
+    let config = Config { worker_bits: 0, window: Duration::from_secs(1), ..Config::default() };
+    let setup = Setup {
+        layout: config.layout().expect("valid"),
+        config,
+        registry: Arc::new(SqlRegistry::new(pool.clone(), 0, 1)),
+        clock: Arc::new(crate::clock::SystemClock),
+        health: Arc::default(),
+        incarnation: Incarnation(incarnation),
+        host: String::new(),
+        wait_max: Duration::from_millis(250),
+    };
+    Snowflake::new(setup).expect("valid")
+}
+
+#[tokio::test]
+async fn restarts_on_one_worker_id_in_sqlite_repeat_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = sqlite(&format!("sqlite://{}", folder.path().join("ids.db").display())).await;
+    let mut ids: Vec<IdRange> = Vec::new();
+    for incarnation in 1..=8 {
+        let engine = over_sqlite(&pool, incarnation);
+        engine.settled().await;
+        let mut taken = Vec::new();
+        while total(&taken) < 20_000 {
+            if let Err(shortage) = engine.take(Demand::Singles(5_000), engine.setup.clock.boot(), &mut taken) {
+                let Shortage::Later(later) = shortage else { panic!("{shortage:?}") };
+                later.wait().await;
+            }
+        }
+        ids.extend(taken);
+        // Every second process ends without a word.
+        if incarnation % 2 == 0 {
+            engine.stop().await;
+        }
+    }
+    assert!(
+        ids.is_sorted_by(|left, right| left.last() < right.start()),
+        "one worker id, so ids increase over restarts"
+    );
+}
+
+#[tokio::test]
+async fn a_stop_leaves_the_only_connection_of_the_pool_as_it_was() {
+    // A database in memory lives as long as its connection.
+    let pool = sqlite("sqlite::memory:").await;
+    let engine = over_sqlite(&pool, 1);
+    engine.settled().await;
+    engine.stop().await;
+    let listed = SqlRegistry::new(pool, 0, 1).list().await.expect("the table is still there");
+    assert!(listed[0].owner.is_none(), "it was released");
+    assert!(listed[0].bound.as_ref().is_some_and(|bound| bound.n == 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -341,4 +410,67 @@ async fn four_tasks_draw_unique_ids_that_increase_for_each() {
         }
     }
     engine.stop().await;
+}
+
+/// A registry with a defect that no rule foresees.
+struct Defective;
+
+impl WorkerRegistry for Defective {
+    fn name(&self) -> &'static str {
+        "defective"
+    }
+
+    fn exclusive(&self) -> bool {
+        true
+    }
+
+    fn leases(&self) -> bool {
+        false
+    }
+
+    fn list(&self) -> crate::registry::Answer<'_, Vec<Worker>> {
+        panic!("a defect, as the test wants it")
+    }
+
+    fn read(&self, _: u32) -> crate::registry::Answer<'_, Option<Bound>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn claim<'a>(&'a self, _: u32, _: &'a Bound, _: &'a Bound) -> crate::registry::Answer<'a, Swap> {
+        Box::pin(std::future::ready(Ok(Swap::Refused)))
+    }
+
+    fn renew<'a>(&'a self, _: u32, _: &'a Bound, _: &'a Bound) -> crate::registry::Answer<'a, Swap> {
+        Box::pin(std::future::ready(Ok(Swap::Refused)))
+    }
+
+    fn release(&self, _: u32, _: Incarnation) -> crate::registry::Answer<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn raise_all(&self, _: u64) -> crate::registry::Answer<'_, u64> {
+        Box::pin(std::future::ready(Ok(0)))
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_panics_is_told_and_a_stop_does_not_wait_for_it() {
+    let config = Config::default();
+    let health = Arc::new(Health::default());
+    let setup = Setup {
+        layout: config.layout().expect("valid"),
+        config,
+        registry: Arc::new(Defective),
+        clock: Arc::new(crate::clock::SystemClock),
+        health: Arc::clone(&health),
+        incarnation: Incarnation(1),
+        host: String::new(),
+        wait_max: Duration::from_millis(250),
+    };
+    let engine = Snowflake::new(setup).expect("valid");
+    engine.settled().await;
+    let refused = engine.take(Demand::Singles(1), Boot(1), &mut Vec::new());
+    assert!(matches!(refused, Err(Shortage::Refused(Refusal::NoWorker(text))) if text.contains("restart")));
+    engine.stop().await;
+    assert!(matches!(health.part(Part::Snowflake), State::Down(_)));
 }

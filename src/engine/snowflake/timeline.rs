@@ -1,9 +1,10 @@
 //! Logical time: the wall clock's date at the start, carried on by the boot clock. It never goes back and never steps.
 //!
-//! An offset of the wall clock of at most a second is worked off at 1 % of the passing time; a larger one is told and not
-//! adopted before a restart, so no step of the wall clock, in either direction, can move a timestamp. When a worker id may
-//! only be used from a moment ahead, time is *led* there in one forward step; that lead is our own doing and is worked off at
-//! 1 %, too. Rejected: following the wall clock (rolls back), stopping while it catches up (an outage). Pure.
+//! An offset of the wall clock of at most a second is worked off at 1 % of the passing time; a larger one is told and
+//! not adopted before a restart, so no step of the wall clock, in either direction, can move a timestamp. When a worker
+//! id may only be used from a moment ahead, time is *led* there in one forward step; that lead is our own doing and is
+//! worked off at 1 %, too. Rejected: following the wall clock (rolls back), stopping while it catches up (an outage).
+//! Pure.
 
 use crate::clock::{Boot, Wall};
 
@@ -31,6 +32,10 @@ impl Line {
     /// Logical time at a boot reading, in Unix nanoseconds. A reading older than the line gives its beginning.
     #[inline]
     pub fn at(self, boot: Boot) -> u64 {
+        if self.slew == 0 && self.lead == 0 {
+            // Nothing to work off is the usual state, and this is the hot path.
+            return self.base + boot.0.saturating_sub(self.base_boot);
+        }
         self.natural(boot) + self.lead_at(boot)
     }
 

@@ -1,16 +1,18 @@
 //! How a worker id is owned: windows of time, reserved in the registry before they are used. One state machine.
 //!
-//! Every write to a bound is a compare-and-set on the whole record and raises it, so the windows of a worker id are pairwise
-//! disjoint, and the limit that is published comes only from a confirmed answer or from reading our own record back. Hence
-//! no clock, lease, timeout or delayed message can make two owners use one moment. After an unknown outcome the record is
-//! read: ours stands for what it says, a foreign one is never a guard. Losing a worker id leaves the rest of its confirmed
-//! window usable. Rejected: leases alone, and deadlines counted from the sending of a request. Pure: readings of the clocks,
-//! randomness and the registry's answers come in as arguments, what to do comes out.
+//! Every write to a bound is a compare-and-set on the whole record and raises it, so the windows of a worker id are
+//! pairwise disjoint, and the limit that is published comes only from a confirmed answer or from reading our own record
+//! back. Hence no clock, lease, timeout or delayed message can make two owners use one moment. After an unknown outcome
+//! the record is read: ours stands for what it says, a foreign one is never a guard. Losing a worker id leaves the rest
+//! of its confirmed window usable. Rejected: leases alone, and deadlines counted from the sending of a request. Pure:
+//! readings of the clocks, randomness and the registry's answers come in as arguments, what to do comes out.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+pub use super::exchange::{Ask, Event, Notice, Now, Publish, Step};
 use super::timeline::{Line, Timeline};
-use crate::clock::{Boot, Wall};
+use crate::clock::rfc3339;
 use crate::ids::Incarnation;
 use crate::registry::{Bound, RegistryError, Swap, Worker};
 
@@ -42,135 +44,6 @@ pub struct Terms {
     pub leases: bool,
     /// The worker id to prefer.
     pub hint: Option<u32>,
-}
-
-/// What is known at the moment of an event: both clocks, read together, and a random number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Now {
-    /// The boot clock.
-    pub boot: Boot,
-    /// The wall clock.
-    pub wall: Wall,
-    /// Any 64 random bits.
-    pub random: u64,
-}
-
-/// What has happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// The machine has been started, or the pause it asked for is over.
-    Woken,
-    /// The answer to [`Ask::List`].
-    Listed(Result<Vec<Worker>, RegistryError>),
-    /// The answer to [`Ask::Claim`] or [`Ask::Renew`].
-    Swapped(Result<Swap, RegistryError>),
-    /// The answer to [`Ask::Read`].
-    Read(Result<Option<Bound>, RegistryError>),
-    /// The answer to [`Ask::Release`]; an error changes nothing, since the bound protects by itself.
-    Released,
-    /// The process is about to end. Not between an ask and its answer.
-    Stop,
-}
-
-/// What the shell does next; it then comes back with the event that belongs to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ask {
-    /// Wait, or until a stop is asked for.
-    Pause(Duration),
-    /// List all worker ids.
-    List,
-    /// Claim a worker id.
-    Claim {
-        /// The worker id.
-        worker: u32,
-        /// The record that must stand.
-        expected: Bound,
-        /// The record to write.
-        next: Bound,
-    },
-    /// Read the record of a worker id.
-    Read {
-        /// The worker id.
-        worker: u32,
-    },
-    /// Raise the bound of the worker id that is held.
-    Renew {
-        /// The worker id.
-        worker: u32,
-        /// The record that must stand.
-        expected: Bound,
-        /// The record to write.
-        next: Bound,
-    },
-    /// Give up the ownership.
-    Release {
-        /// The worker id.
-        worker: u32,
-    },
-    /// Nothing any more.
-    End,
-}
-
-/// What the hot path learns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Publish {
-    /// Issue with `worker` in the window `edge_ms .. limit_ms` (Unix milliseconds), after closing what was open before.
-    Open {
-        /// The worker id.
-        worker: u32,
-        /// The lower edge of the window.
-        edge_ms: u64,
-        /// The first moment behind it.
-        limit_ms: u64,
-    },
-    /// The window of the open worker id now ends at `limit_ms`.
-    Raise {
-        /// The first moment behind it.
-        limit_ms: u64,
-    },
-    /// Time runs along another line.
-    Line(Line),
-    /// Close what is open. A later `Open` still starts above it.
-    Close,
-}
-
-/// What people and metrics learn.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notice {
-    /// A claim, or what leads to it, did not work; the text says why.
-    NotClaimed(String),
-    /// A renewal did not work; the text says why.
-    NotRenewed(String),
-    /// Another process has claimed the worker id.
-    Lost(u32),
-    /// The record of the worker id is gone. It is never used again.
-    Missing(u32),
-    /// The registry has gone back behind what it had confirmed: it was restored, or lost a write.
-    Regression {
-        /// The worker id.
-        worker: u32,
-        /// The bound that was confirmed, in Unix milliseconds.
-        confirmed_ms: u64,
-        /// The bound that stands there now.
-        found_ms: u64,
-    },
-    /// A clock has moved backwards.
-    Rollback,
-    /// The wall clock is so far (nanoseconds) from logical time that it is not followed.
-    Stepped(i64),
-    /// The wall clock is back where it is followed.
-    StepOver,
-}
-
-/// The answer to an event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// For the hot path, in order, before anything else is done.
-    pub publish: Vec<Publish>,
-    /// For people.
-    pub notices: Vec<Notice>,
-    /// What to do next.
-    pub ask: Ask,
 }
 
 #[derive(Clone, Debug)]
@@ -219,6 +92,8 @@ pub struct Window {
     time: Timeline,
     state: State,
     failures: u32,
+    /// The worker ids whose missing records were told.
+    missing: BTreeSet<u32>,
     publish: Vec<Publish>,
     notices: Vec<Notice>,
 }
@@ -231,6 +106,7 @@ impl Window {
             time: Timeline::start(now.boot, now.wall),
             state: State::Seeking,
             failures: 0,
+            missing: BTreeSet::new(),
             publish: Vec::new(),
             notices: Vec::new(),
         }
@@ -256,13 +132,13 @@ impl Window {
             (State::Listing, Event::Listed(Ok(workers))) => self.choose(now, &workers),
             (State::Listing, Event::Listed(Err(error))) => self.seek_again(now, error.to_string()),
             (State::Claiming(attempt), Event::Swapped(outcome)) => self.claimed(now, attempt, outcome),
-            (State::CheckingClaim(attempt), Event::Read(outcome)) => self.claim_read(now, attempt, outcome),
+            (State::CheckingClaim(attempt), Event::Read(outcome)) => self.claim_read(now, &attempt, outcome),
             (State::Holding(held), Event::Woken) => self.hold(now, held),
             (State::Renewing(held, next), Event::Swapped(outcome)) => self.renewed(now, held, next, outcome),
-            (State::Doubting(held), Event::Woken) => check(held),
             (State::CheckingRenewal(held), Event::Read(outcome)) => self.renewal_read(now, held, outcome),
             (State::Releasing | State::Ended, _) => (State::Ended, Ask::End),
-            // An answer to something else than was asked is no reason to believe anything: look what stands.
+            // A doubt is looked into after its pause. An answer to something else than was asked is no reason to
+            // believe anything, either: look what stands.
             (
                 State::Holding(held) | State::Renewing(held, _) | State::Doubting(held) | State::CheckingRenewal(held),
                 _,
@@ -308,7 +184,7 @@ impl Window {
 
     fn choose(&mut self, now: Now, workers: &[Worker]) -> (State, Ask) {
         for worker in workers.iter().filter(|worker| worker.bound.is_none()) {
-            self.notices.push(Notice::Missing(worker.id));
+            self.tell_missing(worker.id);
         }
         if let Some(text) = self.clock_contradicts(now, workers) {
             return self.seek_again(now, text);
@@ -328,8 +204,8 @@ impl Window {
         }
     }
 
-    /// A wall clock that contradicts the owners who are online would poison the worker ids it claims. Without leases nobody
-    /// can be said to be online.
+    /// A wall clock that contradicts the owners who are online would poison the worker ids it claims. Without leases
+    /// nobody can be said to be online.
     fn clock_contradicts(&self, now: Now, workers: &[Worker]) -> Option<String> {
         if self.terms.exclusive || !self.terms.leases {
             return None;
@@ -344,9 +220,8 @@ impl Window {
         if (earliest..=latest).contains(&wall) {
             return None;
         }
-        Some(format!(
-            "the wall clock of this host says {wall} ms, but the nodes online say between {earliest} and {latest}"
-        ))
+        let (wall, earliest, latest) = (rfc3339(wall), rfc3339(earliest), rfc3339(latest));
+        Some(format!("the wall clock of this host says {wall}, but the nodes online say {earliest} to {latest}"))
     }
 
     fn choice<'a>(&mut self, now: Now, workers: &'a [Worker]) -> Choice<'a> {
@@ -374,11 +249,18 @@ impl Window {
             return Choice::Take(worker, bound);
         }
         let until = Duration::from_millis(ahead - self.terms.max_ahead_ms);
+        let reach = rfc3339(bound.hi - self.terms.max_ahead_ms);
         let text = format!(
-            "the bounds of all free worker ids lie in the future; the first, of {worker}, comes within reach in {} s",
-            until.as_secs() + 1
+            "the bounds of all free worker ids lie in the future; the first, of {worker}, is within reach at {reach}"
         );
         Choice::Wait(until.min(LOOK_EVERY), text)
+    }
+
+    /// Once for each: a missing record stays missing.
+    fn tell_missing(&mut self, worker: u32) {
+        if self.missing.insert(worker) {
+            self.notices.push(Notice::Missing(worker));
+        }
     }
 
     fn may_claim(&self, worker: &Worker, bound: &Bound, logical: u64) -> bool {
@@ -409,7 +291,7 @@ impl Window {
     fn claim_read(
         &mut self,
         now: Now,
-        attempt: Attempt,
+        attempt: &Attempt,
         outcome: Result<Option<Bound>, RegistryError>,
     ) -> (State, Ask) {
         match outcome {
@@ -460,7 +342,8 @@ impl Window {
         self.renew(now, held)
     }
 
-    /// The bound grows with time, not with each renewal, or it would run away. After a regression it is also what repairs.
+    /// The bound grows with time, not with each renewal, or it would run away. After a regression it is also what
+    /// repairs.
     fn renew(&mut self, now: Now, held: Held) -> (State, Ask) {
         let hi = held.limit_ms.max(self.logical_ms(now).saturating_add(self.terms.window_ms));
         let next = self.record(now, &held.guard, hi);
@@ -470,7 +353,7 @@ impl Window {
 
     fn renewed(&mut self, now: Now, held: Held, next: Bound, outcome: Result<Swap, RegistryError>) -> (State, Ask) {
         match outcome {
-            Ok(Swap::Done) => self.confirmed(now, held, next),
+            Ok(Swap::Done) => self.confirmed(now, &held, next),
             Ok(Swap::Refused) => check(held),
             Err(error) => {
                 self.notices.push(Notice::NotRenewed(error.to_string()));
@@ -480,20 +363,20 @@ impl Window {
     }
 
     /// `bound` stands in the registry and is ours.
-    fn confirmed(&mut self, now: Now, held: Held, bound: Bound) -> (State, Ask) {
+    fn confirmed(&mut self, now: Now, held: &Held, bound: Bound) -> (State, Ask) {
         self.failures = 0;
         let limit_ms = held.limit_ms.max(bound.hi);
         if limit_ms > held.limit_ms {
             self.publish.push(Publish::Raise { limit_ms });
         }
-        self.hold(now, Held { guard: bound, limit_ms, ..held })
+        self.hold(now, Held { worker: held.worker, guard: bound, limit_ms })
     }
 
     fn renewal_read(&mut self, now: Now, held: Held, outcome: Result<Option<Bound>, RegistryError>) -> (State, Ask) {
         let found = match outcome {
             Ok(Some(found)) => found,
             Ok(None) => {
-                self.notices.push(Notice::Missing(held.worker));
+                self.tell_missing(held.worker);
                 return (State::Listing, Ask::List);
             }
             Err(error) => {
@@ -506,8 +389,8 @@ impl Window {
         let regression = Notice::Regression { worker, confirmed_ms, found_ms };
         if found.incarnation != self.terms.incarnation {
             self.notices.push(Notice::Lost(worker));
-            // Who claims after us starts at our bound or above. A record that is not above it was written by somebody who
-            // did not see it: his window may overlap ours, so the rest of ours is given up.
+            // Who claims after us starts at our bound or above. A record that is not above it was written by somebody
+            // who did not see it: his window may overlap ours, so the rest of ours is given up.
             if found_ms <= confirmed_ms || found.n <= held.guard.n {
                 self.notices.push(regression);
                 self.publish.push(Publish::Close);
@@ -516,14 +399,20 @@ impl Window {
         }
         if found_ms < confirmed_ms {
             self.notices.push(regression);
-            return self.renew(now, Held { guard: found, ..held });
+            let held = Held { guard: found, ..held };
+            if self.failures == 0 {
+                self.failures = 1;
+                return self.renew(now, held);
+            }
+            // A registry that refuses what it has just shown must not be asked without a pause.
+            return (State::Holding(held), Ask::Pause(self.pause(now, LONGEST_PAUSE_MS)));
         }
         if found == held.guard {
             // Nothing was written yet. An attempt in flight may still come through and refuse the next one.
             let pause = self.pause(now, (self.terms.window_ms / RENEWAL_PAUSE_PART).min(1_000));
             return (State::Holding(held), Ask::Pause(pause));
         }
-        self.confirmed(now, held, found)
+        self.confirmed(now, &held, found)
     }
 
     // --- the end
@@ -550,6 +439,7 @@ fn check(held: Held) -> (State, Ask) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::{Boot, Wall};
     use crate::registry::{Owner, unclaimed};
 
     const ME: Incarnation = Incarnation(1);
@@ -621,6 +511,19 @@ mod tests {
         };
         assert_eq!((claimed(Some(2), 0), claimed(None, 0), claimed(None, 1)), (2, 1, 2));
         assert_eq!((claimed(Some(0), 0), claimed(Some(3), 1)), (1, 2), "a hint that is not ripe or not free");
+    }
+
+    #[test]
+    fn without_leases_an_owner_counts_only_until_its_bound_has_passed() {
+        let claimed = |hi, owner| {
+            let mut window = started(Terms { leases: false, ..terms(false) });
+            let step = window.on(at(0), Event::Listed(Ok(vec![worker(0, hi, owner)])));
+            matches!(step.ask, Ask::Claim { .. })
+        };
+        assert!(claimed(T, Some(OTHER)), "it crashed long ago");
+        assert!(!claimed(T + 1, Some(OTHER)), "it may be alive");
+        assert!(claimed(T + 1, None), "it was released: time is led to its bound");
+        assert!(claimed(T + 1, Some(ME)), "a claim of ours that came through late");
     }
 
     #[test]
@@ -744,7 +647,12 @@ mod tests {
         let notice = Notice::Regression { worker: 3, confirmed_ms: T + W, found_ms: T + 5 };
         assert_eq!((step.publish, step.notices), (vec![], vec![notice]));
         let Ask::Renew { expected: guard, next, .. } = step.ask else { panic!() };
-        assert_eq!((guard, next.hi), (older, T + 12_001 + W));
+        assert_eq!((guard, next.hi), (older.clone(), T + 12_001 + W));
+        window.on(at(12_002), Event::Swapped(Ok(Swap::Refused)));
+        let step = window.clone().on(at(12_003), Event::Read(Ok(Some(older))));
+        assert!(matches!(step.ask, Ask::Pause(_)), "no endless haste where reads and writes contradict each other");
+        let step = window.on(at(12_003), Event::Read(Ok(Some(next.clone()))));
+        assert_eq!(step.publish, [Publish::Raise { limit_ms: next.hi }]);
     }
 
     #[test]

@@ -152,7 +152,7 @@ fn prepare(path: &Path) -> Result<(PathBuf, PathBuf), OpenError> {
 }
 
 /// The name of a file system that other machines or other programs stand behind.
-fn network_kind(magic: i128) -> Option<&'static str> {
+pub(super) fn network_kind(magic: i128) -> Option<&'static str> {
     match magic & 0xffff_ffff {
         0x6969 => Some("nfs"),
         0xff53_4d42 | 0xfe53_4d42 | 0x517b => Some("cifs"),
