@@ -67,7 +67,16 @@ impl Default for Setup {
 impl Setup {
     /// The defaults but for a longer `server.wait_max`, with free ports and an empty folder to run in.
     pub fn new() -> Self {
-        let folder = Arc::new(tempfile::Builder::new().prefix("idgen-it-").tempdir().unwrap());
+        Self::within(&std::env::temp_dir())
+    }
+
+    /// As [`Setup::new`], with everything in memory: for tests that must not depend on how long a disk takes.
+    pub fn in_memory() -> Self {
+        Self::within(Path::new("/dev/shm"))
+    }
+
+    fn within(parent: &Path) -> Self {
+        let folder = Arc::new(tempfile::Builder::new().prefix("idgen-it-").tempdir_in(parent).unwrap());
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let (port, admin) = (free_port(), free_port());
         let setup =
