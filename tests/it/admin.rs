@@ -32,8 +32,9 @@ fn the_metrics_pass_promtool_and_count_what_happened() {
     assert_eq!(conn.call(&["IDMGET", "order", "5"]).array().len(), 5);
     assert_eq!(conn.call(&["IDTAG", "CREATE", "event", "ENGINE", "snowflake"]).text(), "OK");
     assert!(conn.call(&["IDGET", "event"]).int() > 1 << 40);
-    conn.call(&["IDMGET", "order", "0"]).error();
-    conn.call(&["IDMGET", "nobody\n", "1"]).error();
+    assert_eq!(conn.call(&["IDTAG", "CREATE", "tiny", "MAX", "1"]).text(), "OK");
+    assert_eq!(conn.call(&["IDGET", "tiny"]), Value::Int(1));
+    assert!(conn.call(&["IDGET", "tiny"]).error().starts_with("IDEXHAUSTED "));
     let (status, metrics) = node.http("/metrics");
     assert_eq!(status, 200);
     assert_eq!(promtool(&metrics), "", "{metrics}");
@@ -42,7 +43,7 @@ fn the_metrics_pass_promtool_and_count_what_happened() {
         ("idgen_ids_issued_total{biz_tag=\"order\",engine=\"segment\"}", 5.0),
         ("idgen_ids_issued_total{biz_tag=\"event\",engine=\"snowflake\"}", 1.0),
         ("idgen_requests_total{biz_tag=\"order\",engine=\"segment\",status=\"ok\"}", 1.0),
-        ("idgen_requests_total{biz_tag=\"order\",engine=\"segment\",status=\"idcount\"}", 1.0),
+        ("idgen_requests_total{biz_tag=\"tiny\",engine=\"segment\",status=\"idexhausted\"}", 1.0),
         ("idgen_segment_fetch_total{biz_tag=\"order\"}", 1.0),
         ("idgen_store_up{store=\"sqlite\"}", 1.0),
         ("idgen_store_durable{store=\"sqlite\"}", 1.0),

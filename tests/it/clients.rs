@@ -32,8 +32,7 @@ fn text(output: &Output) -> String {
 
 /// The client `name` draws its ids; it prints one `ok` line for each of `protocols`.
 fn draws(name: &str, protocols: &[&str]) {
-    // The client's own time limits are far longer than this; on two busy cores a refill may take longer than the default.
-    let node = Setup::new().set("server.wait_max", "2s").start();
+    let node = Setup::new().start();
     let port = node.port().to_string();
     let output = script("run").arg(cache()).args([name, "127.0.0.1", &port]).output().unwrap();
     let text = text(&output);

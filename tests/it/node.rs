@@ -65,14 +65,28 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// The defaults, with free ports and an empty folder to run in.
+    /// The defaults but for a longer `server.wait_max`, with free ports and an empty folder to run in.
     pub fn new() -> Self {
-        let folder = Arc::new(tempfile::Builder::new().prefix("idgen-it-").tempdir().unwrap());
+        Self::within(&std::env::temp_dir())
+    }
+
+    /// As [`Setup::new`], with everything in memory: for tests that must not depend on how long a disk takes.
+    pub fn in_memory() -> Self {
+        Self::within(Path::new("/dev/shm"))
+    }
+
+    fn within(parent: &Path) -> Self {
+        let folder = Arc::new(tempfile::Builder::new().prefix("idgen-it-").tempdir_in(parent).unwrap());
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let (port, admin) = (free_port(), free_port());
         let setup =
             Self { folder, env: Vec::new(), args: Vec::new(), nobody: false, port, admin, starts: Cell::new(0) };
-        setup.set("server.addr", &format!("127.0.0.1:{port}")).set("admin.addr", &format!("127.0.0.1:{admin}"))
+        // Two busy cores and a slow disk may keep a refill for longer than the default of 250 ms; a test that is about
+        // waiting sets its own limit.
+        setup
+            .set("server.addr", &format!("127.0.0.1:{port}"))
+            .set("admin.addr", &format!("127.0.0.1:{admin}"))
+            .set("server.wait_max", "3s")
     }
 
     /// Sets the configuration key `key` by its environment variable.

@@ -97,7 +97,7 @@ fn a_transaction_draws_its_ids_at_exec_in_order() {
 
 #[test]
 fn fifty_thousand_requests_in_one_pipeline_are_answered_in_order() {
-    let node = Setup::new().set("server.wait_max", "10s").start();
+    let node = Setup::new().start();
     let mut conn = node.connect();
     let one = request(&["IDGET", "order"]);
     let mut writer = conn.stream().try_clone().unwrap();

@@ -12,7 +12,7 @@ const BOUND: u64 = 48 << 20;
 #[test]
 fn a_client_that_reads_late_costs_bounded_memory_and_misses_nothing() {
     const REQUESTS: usize = 600;
-    let node = Setup::new().set("server.wait_max", "10s").start();
+    let node = Setup::new().start();
     let mut conn = node.connect();
     // Once around, so that what every connection needs anyway is not counted.
     assert_eq!(conn.call(&["IDMGET", "order", "10000"]).array().len(), 10_000);
@@ -40,7 +40,7 @@ fn a_client_that_reads_late_costs_bounded_memory_and_misses_nothing() {
 
 #[test]
 fn the_server_stops_reading_from_a_client_that_does_not_read() {
-    let node = Setup::new().set("server.wait_max", "10s").start();
+    let node = Setup::new().start();
     let conn = node.connect();
     let mut stream = conn.stream();
     stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
@@ -66,7 +66,7 @@ fn the_server_stops_reading_from_a_client_that_does_not_read() {
 #[test]
 #[ignore = "takes over a minute: make soak"]
 fn a_client_that_never_reads_is_closed_after_a_minute() {
-    let node = Setup::new().set("server.wait_max", "10s").start();
+    let node = Setup::new().start();
     let mut conn = node.connect();
     conn.send(&request(&["IDMGET", "order", "10000"]).repeat(600));
     let rejected = "idgen_connections_rejected_total{reason=\"output\"}";

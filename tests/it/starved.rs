@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::node::{PATIENCE, Setup, Shell, eventually};
 use crate::wire::{Conn, Value, request};
 
-/// The default of `server.wait_max`.
+/// The default of `server.wait_max`, which [`Setup`] makes longer.
 const WAIT_MAX: Duration = Duration::from_millis(250);
 
 /// What two busy cores may add to it. A wait for each of the 100 requests would take 25 s.
@@ -44,7 +44,7 @@ fn is_shortage(reply: &Value) -> bool {
 
 #[test]
 fn a_starved_tag_delays_a_pipeline_by_at_most_wait_max_in_all() {
-    let setup = Setup::new();
+    let setup = Setup::new().set("server.wait_max", "250ms");
     let node = setup.start();
     let mut conn = node.connect();
     prepare(&mut conn);
@@ -91,7 +91,7 @@ fn a_starved_tag_delays_a_pipeline_by_at_most_wait_max_in_all() {
 
 #[test]
 fn a_refill_in_flight_says_try_again_and_a_failed_one_names_the_store() {
-    let setup = Setup::new().set("database.statement_timeout", "1s");
+    let setup = Setup::new().set("server.wait_max", "250ms").set("database.statement_timeout", "1s");
     let node = setup.start();
     let mut conn = node.connect();
     prepare(&mut conn);
