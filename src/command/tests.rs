@@ -57,10 +57,10 @@ impl Node {
             router,
             clock: Arc::new(clock.clone()),
             health,
+            stats: Arc::new(Stats::new(&metrics)),
             metrics,
             users: Users::new(&acl::Config { users }).expect("valid users"),
             clients: Clients::default(),
-            stats: Arc::default(),
             settings,
         };
         Self { context, clock, store }
