@@ -53,6 +53,7 @@ impl Node {
             shown: BTreeMap::from([("server.max_count".into(), "10000".into())]),
         };
         clock.advance(Duration::from_secs(5));
+        let stats = Arc::new(Stats::new(&metrics));
         let context = Context {
             router,
             clock: Arc::new(clock.clone()),
@@ -60,7 +61,7 @@ impl Node {
             metrics,
             users: Users::new(&acl::Config { users }).expect("valid users"),
             clients: Clients::default(),
-            stats: Arc::default(),
+            stats,
             settings,
         };
         Self { context, clock, store }
