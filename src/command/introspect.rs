@@ -50,9 +50,9 @@ fn describe(spec: &'static Spec) -> Value {
         Value::Integer(keys.last.into()),
         Value::Integer(keys.step.into()),
         Value::Set(spec.categories().map(|category| Value::Simple(format!("@{category}").into())).collect()),
-        Value::Array(spec.tips.iter().map(Value::bulk).collect()),
-        Value::Array(spec.keys.map(|keys| key_spec(spec, keys)).into_iter().collect()),
-        Value::Array(spec.subcommands().map(describe).collect()),
+        Value::Set(spec.tips.iter().map(Value::bulk).collect()),
+        Value::Set(spec.keys.map(|keys| key_spec(spec, keys)).into_iter().collect()),
+        Value::Set(spec.subcommands().map(describe).collect()),
     ])
 }
 

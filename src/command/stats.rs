@@ -125,7 +125,8 @@ impl Stats {
     /// Counters at zero; the durations of commands that draw ids go to `metrics` as well.
     pub fn new(metrics: &Metrics) -> Self {
         let ids = || rows().iter().take_while(|row| row.draws_ids());
-        let durations = |engine: EngineKind| ids().map(|row| metrics.request_duration(engine.name(), row.name)).collect();
+        let durations =
+            |engine: EngineKind| ids().map(|row| metrics.request_duration(engine.name(), row.name)).collect();
         Self {
             commands: rows().iter().map(|_| CommandStats::default()).collect(),
             engines: [durations(EngineKind::Segment), durations(EngineKind::Snowflake)],

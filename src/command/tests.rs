@@ -53,14 +53,15 @@ impl Node {
             shown: BTreeMap::from([("server.max_count".into(), "10000".into())]),
         };
         clock.advance(Duration::from_secs(5));
+        let stats = Arc::new(Stats::new(&metrics));
         let context = Context {
             router,
             clock: Arc::new(clock.clone()),
             health,
-            stats: Arc::new(Stats::new(&metrics)),
             metrics,
             users: Users::new(&acl::Config { users }).expect("valid users"),
             clients: Clients::default(),
+            stats,
             settings,
         };
         Self { context, clock, store }
