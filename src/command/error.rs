@@ -313,17 +313,19 @@ impl Error {
         Self::new(Prefix::IdBackend, format!("the engine of tag '{tag}' gave fewer ids than it said: report this"))
     }
 
+    /// An engine's refusal; `tag` is empty where the request was not about one.
     pub(super) fn refused(tag: &str, refusal: &Refusal) -> Self {
+        let about = |why: &str| if tag.is_empty() { why.to_owned() } else { format!("tag '{tag}': {why}") };
         match refusal {
-            Refusal::TryAgain(why) => Self::new(Prefix::TryAgain, format!("tag '{tag}': {why}: ask again")),
-            Refusal::Backend(why) => Self::new(Prefix::IdBackend, format!("tag '{tag}': {why}")),
+            Refusal::TryAgain(why) => Self::new(Prefix::TryAgain, about(why) + ": ask again"),
+            Refusal::Backend(why) => Self::new(Prefix::IdBackend, about(why)),
             Refusal::NoWorker(why) => {
                 Self::new(Prefix::ReadOnly, format!("idgen node has no worker id, reconnect: {why}"))
             }
             Refusal::Clock(why) => {
                 Self::new(Prefix::IdClock, format!("{why}: use another node until the clock is right"))
             }
-            Refusal::Exhausted(why) => Self::new(Prefix::IdExhausted, format!("tag '{tag}': {why}: use another tag")),
+            Refusal::Exhausted(why) => Self::new(Prefix::IdExhausted, about(why) + ": use another tag"),
             Refusal::TooMany(most) => Self::bad_count(*most),
             Refusal::Retired => {
                 Self::new(Prefix::IdRetired, format!("tag '{tag}' is retired for ever: use another tag"))

@@ -7,9 +7,13 @@ use std::time::Duration;
 
 use super::*;
 use crate::acl::{self, UserConfig};
-use crate::clock::{ManualClock, SystemClock, Wall};
+use crate::clock::{ManualClock, SystemClock};
 use crate::health::Phase;
 use crate::resp::{Limits, Scan, Scanner};
+use crate::router::testing::Bench;
+use crate::router::{self, Rule, Unknown};
+use crate::store::EngineKind;
+use crate::store::memory::{Fault, Memory};
 
 /// Long enough that a machine under load does not make one wait look like two.
 const WAIT_MAX: Duration = Duration::from_secs(1);
@@ -21,16 +25,20 @@ const SECRET: &str = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf5
 struct Node {
     context: Context,
     clock: ManualClock,
+    store: Arc<Memory>,
 }
 
 impl Node {
     fn new() -> Self {
-        Self::with_users(Vec::new())
+        Self::with(Vec::new(), router::Config::default())
     }
 
     fn with_users(users: Vec<UserConfig>) -> Self {
-        let clock = ManualClock::new(Boot(5_000_000_000), Wall(1_700_000_000_123_456_000));
-        let health = Arc::new(Health::default());
+        Self::with(users, router::Config::default())
+    }
+
+    fn with(users: Vec<UserConfig>, tags: router::Config) -> Self {
+        let Bench { router, store, clock, health, metrics } = Router::in_memory(tags);
         health.enter(Phase::Serving);
         let settings = Settings {
             max_count: 10_000,
@@ -41,20 +49,21 @@ impl Node {
             unix_socket: String::new(),
             config_file: String::new(),
             run_id: "0123456789".repeat(4),
-            started: Boot(0),
+            started: clock.boot(),
             shown: BTreeMap::from([("server.max_count".into(), "10000".into())]),
         };
+        clock.advance(Duration::from_secs(5));
         let context = Context {
-            router: Arc::new(Router::default()),
+            router,
             clock: Arc::new(clock.clone()),
             health,
-            metrics: Arc::default(),
+            stats: Arc::new(Stats::new(&metrics)),
+            metrics,
             users: Users::new(&acl::Config { users }).expect("valid users"),
             clients: Clients::default(),
-            stats: Arc::default(),
             settings,
         };
-        Self { context, clock }
+        Self { context, clock, store }
     }
 
     fn connect(&self) -> Connection<'_> {
@@ -155,33 +164,57 @@ async fn a_run_is_answered_in_order_and_apart_from_what_stands_between() {
     assert_eq!((calls(b"idget"), calls(b"incr"), calls(b"ping"), calls(b"get")), (1007, 2, 1, 1));
 }
 
+/// From here on no grant of the store ends.
+fn hold(node: &Node) {
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    for _ in 0..100 {
+        node.store.plan(Fault::Held(Arc::clone(&gate)));
+    }
+}
+
+const SMALL: &str = "IDTAG CREATE starved STEP 10 MINSTEP 10 MAXSTEP 10";
+
 #[tokio::test]
 async fn a_starved_run_hands_out_what_there_is_and_waits_once() {
     let node = Node::new();
-    assert_eq!(node.ask("IDGET other").await, ":1");
+    assert_eq!(node.ask(&format!("IDGET other\n{SMALL}\nIDGET starved")).await, ":1 +OK :1");
+    hold(&node);
     let started = SystemClock.boot();
-    let requests = repeated("IDGET starved3", 5)
-        + "IDGET other\n"
-        + &repeated("IDGET starved3", 2)
-        + "IDMGET starved3 2\nIDGET new\n";
-    let late = "-TRYAGAIN tag 'starved3' had no id within 1000 ms: ask again";
-    let expected = format!(":1 :2 :3 {late} {late} :2 {late} {late} {late} {}", late.replace("starved3", "new"));
-    assert_eq!(node.ask(&requests).await, expected);
+    let requests = repeated("IDGET starved", 50) + "IDGET other\nIDGET starved\nIDMGET starved 2\nIDGET new\n";
+    let answers = node.ask(&requests).await;
     let waited = SystemClock.boot().since(started);
     assert!(waited >= WAIT_MAX && waited < 2 * WAIT_MAX, "{waited:?}");
-    let entry = node.context.router.find(b"starved3").expect("known");
-    assert_eq!((entry.metrics().requests_ok.get(), entry.metrics().issued.get()), (3, 3));
-    assert_eq!(entry.metrics().requests_failed.get(), [("tryagain", 5)]);
+
+    // What was there: the rest of one segment of ten, and the next one if it had come already.
+    let served = answers.split(' ').take_while(|word| word.starts_with(':')).count();
+    assert!(served == 9 || served == 19, "{answers}");
+    let ids: Vec<String> = (2..).take(served).map(|id| format!(":{id}")).collect();
+    let late = "-TRYAGAIN tag 'starved' had no id within 1000 ms: ask again";
+    let expected = [
+        ids.join(" "),
+        vec![late; 50 - served].join(" "),
+        ":2".into(),
+        late.into(),
+        late.into(),
+        late.replace("starved", "new"),
+    ];
+    assert_eq!(answers, expected.join(" "));
+    let entry = node.context.router.find(b"starved").expect("known");
+    let ok = served as u64 + 1;
+    assert_eq!((entry.metrics().requests_ok.get(), entry.metrics().issued.get()), (ok, ok));
+    assert_eq!(entry.metrics().requests_failed.get(), [("tryagain", 52 - served as u64)]);
 }
 
 #[tokio::test]
 async fn a_new_read_may_wait_again() {
     let node = Node::new();
     let mut connection = node.connect();
+    assert_eq!(connection.send(SMALL).await, "+OK");
+    hold(&node);
     for _ in 0..2 {
         node.clock.advance(Duration::from_millis(1));
         let started = SystemClock.boot();
-        assert!(connection.send("INCRBY starved0 2").await.starts_with("-TRYAGAIN "));
+        assert!(connection.send("INCRBY starved 2").await.starts_with("-TRYAGAIN "));
         let waited = SystemClock.boot().since(started);
         assert!(waited >= WAIT_MAX && waited < 2 * WAIT_MAX, "{waited:?}");
     }
@@ -191,9 +224,10 @@ async fn a_new_read_may_wait_again() {
 async fn the_end_of_the_ids_is_an_error_for_each_request_of_its_own() {
     let node = Node::new();
     let mut connection = node.connect();
-    let end = "-IDEXHAUSTED tag 'max': MAX 77 is reached: use another tag";
-    assert_eq!(connection.send("INCRBY max 75\nIDMGET max 3").await, format!(":75 {end}"));
-    assert_eq!(connection.send(&repeated("INCR max", 4)).await, format!(":76 :77 {end} {end}"));
+    assert_eq!(connection.send("IDTAG CREATE end MAX 77\nINCRBY end 75").await, "+OK :75");
+    let end = connection.send("IDMGET end 3").await;
+    assert!(end.starts_with("-IDEXHAUSTED tag 'end': ") && end.ends_with(": use another tag"), "{end}");
+    assert_eq!(connection.send(&repeated("INCR end", 4)).await, format!(":76 :77 {end} {end}"));
 }
 
 #[tokio::test]
@@ -220,12 +254,72 @@ async fn requests_that_cannot_be_right_are_told_so() {
         connection.send("IDGET order STRING\nIDMGET order 2 STR STR\nIDGET order TRACEPARENT x").await,
         "-ERR syntax error -ERR syntax error -ERR syntax error"
     );
-    assert_eq!(
-        connection.send("IDGET unknown").await,
-        "-IDNOTAG tag 'unknown' does not exist: create it with IDTAG CREATE unknown"
-    );
-    assert_eq!(connection.send("IDGET snow").await, "-READONLY idgen node has no worker id, reconnect: all are taken");
     assert_eq!(connection.send("IDGET order").await, ":1", "the connection goes on");
+}
+
+#[tokio::test]
+async fn tags_that_cannot_be_served_are_told_so() {
+    let rules = vec![Rule { pattern: "snow*".into(), engine: EngineKind::Snowflake }];
+    let node = Node::with(Vec::new(), router::Config { unknown: Unknown::Refuse, rules, ..router::Config::default() });
+    let mut connection = node.connect();
+    let unknown = "-IDNOTAG tag 'order' does not exist: create it with IDTAG CREATE order";
+    assert_eq!(connection.send("IDGET order\nIDMGET order 2\nINCR order").await, [unknown; 3].join(" "));
+    assert!(connection.send("IDINFO order").await.starts_with("-IDNOTAG tag 'order' does not exist"));
+    assert_eq!(connection.send("IDTAG CREATE snow").await, "+OK");
+    let id = connection.send("IDGET snow").await;
+    let id = id.strip_prefix(':').expect("an id");
+    let parts = connection.send(&format!("IDDECODE {id} snow")).await;
+    assert!(parts.starts_with("*10 $12 timestamp_ms :18000000"), "{parts}");
+    let segment = "-IDTYPE tag 'plain' is a segment tag: its ids are counted and hold nothing to decode";
+    assert_eq!(connection.send("IDTAG CREATE plain ENGINE segment\nIDDECODE 5 plain").await, format!("+OK {segment}"));
+    assert!(connection.send("IDDECODE 0").await.starts_with("-IDCOUNT an id is an integer from 1 to "));
+    assert_eq!(connection.send("IDTAG CREATE old ENGINE segment\nIDGET old\nIDTAG RETIRE old").await, "+OK :1 +OK");
+    let retired = "-IDRETIRED tag 'old' is retired for ever: use another tag";
+    assert_eq!(connection.send("IDGET old\nIDTAG CREATE old\nEXISTS old").await, format!("{retired} {retired} :0"));
+}
+
+#[tokio::test]
+async fn the_catalogue_is_changed_by_commands() {
+    let node = Node::new();
+    let mut connection = node.connect();
+    let create = "IDTAG CREATE order STEP 50 MINSTEP 10 MAXSTEP 100 START 1000 MAX 5000 CRITICAL yes DESC 'the orders'";
+    assert_eq!(connection.send(&format!("{create}\n{create}\nIDGET order")).await, "+OK +OK :1000");
+    assert!(connection.send("IDTAG CREATE order STEP 51").await.starts_with("-IDCONFLICT "));
+    assert_eq!(
+        connection.send("idtag alter order max 6000 desc ''\nIDTAG FLOOR order 2000\nIDGET order").await,
+        "+OK +OK :2001"
+    );
+    assert!(connection.send("IDTAG FLOOR order 9000000000000").await.starts_with("-IDCONFLICT "));
+    let syntax = "-ERR syntax error";
+    for bad in ["CREATE x STEP", "CREATE x FOO 1", "CREATE x STEP 1 STEP 2", "ALTER order START 5", "FLOOR order 5 NOW"]
+    {
+        assert_eq!(connection.send(&format!("IDTAG {bad}")).await, syntax, "{bad}");
+    }
+    for (bad, expected) in [
+        ("STEP 0", "STEP must be an integer from 1 to 9223372036854775807"),
+        ("START abc", "START must be an integer from 1 to 9223372036854775807"),
+        ("QPS -1", "QPS must be an integer from 0 to 9223372036854775807"),
+        ("ENGINE fast", "ENGINE must be segment or snowflake"),
+        ("ORDER loose", "ORDER must be node or strict"),
+        ("CRITICAL maybe", "CRITICAL must be yes or no"),
+        ("DESC \"a\\nb\"", "DESC must be one line of UTF-8 text of at most 255 bytes"),
+    ] {
+        assert_eq!(connection.send(&format!("IDTAG CREATE x {bad}")).await, format!("-IDCONFLICT {expected}"), "{bad}");
+    }
+    assert!(connection.send("IDTAG CREATE \"a b\"").await.starts_with("-IDTAG "));
+    let info = connection.send("IDINFO order").await;
+    assert!(
+        info.starts_with("*40 $3 tag $5 order $6 engine $7 segment $5 order $4 node $9 guarantee $6 unique $4 step "),
+        "{info}"
+    );
+    assert!(
+        info.contains("$3 max :6000 ") && info.contains("$5 floor :2000 ") && info.contains("$6 issued :2"),
+        "{info}"
+    );
+    connection.send("HELLO 3").await;
+    assert!(connection.send("IDINFO order").await.starts_with("%20 $3 tag $5 order"));
+    assert!(connection.send("IDWORKERS").await.starts_with("*32 %5 $6 worker :0 $5 owner "));
+    assert!(connection.send("IDNODE").await.contains("$5 phase $7 serving $5 ready #t $7 reasons *0"));
 }
 
 #[tokio::test]
@@ -292,7 +386,7 @@ async fn texts_of_the_protocol_are_those_of_redis() {
         ("PING a b", "-ERR wrong number of arguments for 'ping' command"),
         ("PING hi", "$2 hi"),
         ("ECHO hi", "$2 hi"),
-        ("TIME", "*2 $10 1700000000 $6 123456"),
+        ("TIME", "*2 $10 1800000005 $1 0"),
         ("ROLE", "*3 $6 master :0 *0"),
         ("WAIT 0 0", ":0"),
         ("TYPE order", "+none"),

@@ -462,3 +462,29 @@ mod rules {
         Ok(Row { max_id: row.max_id.max(floor), floor: row.floor.max(floor), ..row })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dsn_names_one_sqlite_file() {
+        let path = |dsn: &str| Config { dsn: dsn.into(), ..Config::default() }.sqlite_path();
+        assert_eq!(path("sqlite://idgen-data/idgen.db"), Ok(PathBuf::from("idgen-data/idgen.db")));
+        assert_eq!(path("sqlite:///var/lib/idgen/idgen.db"), Ok(PathBuf::from("/var/lib/idgen/idgen.db")));
+        assert_eq!(path("sqlite:idgen.db"), Ok(PathBuf::from("idgen.db")));
+        for bad in ["", "mysql://host/db", "sqlite://", "sqlite:///folder/", "sqlite://:memory:", "sqlite://x?mode=ro"]
+        {
+            assert!(path(bad).expect_err("refused").contains("database.dsn"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_time_limit_has_bounds() {
+        assert_eq!(Config::default().validate(), Ok(()));
+        for millis in [0, 99, 60_001] {
+            let config = Config { statement_timeout: Duration::from_millis(millis), ..Config::default() };
+            assert!(config.validate().expect_err("refused").contains("database.statement_timeout"));
+        }
+    }
+}

@@ -471,3 +471,23 @@ async fn ten_clean_restarts_on_sqlite_leave_no_gap() {
     }
     assert_eq!(all, [range(1, 3 * 10 + 250 * 45)]);
 }
+
+#[test]
+fn every_key_of_the_section_has_bounds() {
+    assert_eq!(Config::default().validate(), Ok(()));
+    let default = Config::default;
+    for (key, bad) in [
+        ("min_step", Config { min_step: 0, ..default() }),
+        ("max_step", Config { max_step: 99, ..default() }),
+        ("max_step", Config { max_step: MOST_STEP + 1, ..default() }),
+        ("default_step", Config { default_step: 99, ..default() }),
+        ("default_step", Config { default_step: 1_000_001, ..default() }),
+        ("preload_threshold", Config { preload_threshold: 1.1, ..default() }),
+        ("preload_threshold", Config { preload_threshold: f64::NAN, ..default() }),
+        ("max_retry", Config { max_retry: 11, ..default() }),
+        ("max_refills", Config { max_refills: 0, ..default() }),
+    ] {
+        let text = bad.validate().expect_err("refused");
+        assert!(text.starts_with(&format!("segment.{key} must be")), "{text}");
+    }
+}
