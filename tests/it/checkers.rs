@@ -46,3 +46,54 @@ pub fn only_errors(drawn: &[Drawn], prefixes: &[&str]) {
         }
     }
 }
+
+/// A checker that finds nothing proves nothing: each is shown what it must find.
+mod found {
+    use super::{increasing_over_restarts, increasing_within_connections, only_errors, unique};
+    use crate::load::{Drawn, Run, Session};
+
+    fn drawn(sessions: &[&[Run]]) -> Vec<Drawn> {
+        let sessions = sessions.iter().map(|runs| Session { runs: runs.to_vec() }).collect();
+        vec![Drawn { sessions, ..Drawn::default() }]
+    }
+
+    #[test]
+    fn good_ids_pass() {
+        let good = drawn(&[&[(1, 1), (2, 5)], &[(7, 7)]]);
+        assert_eq!(unique(&good), 6);
+        increasing_within_connections(&good);
+        increasing_over_restarts(&good);
+        only_errors(&good, &[]);
+    }
+
+    #[test]
+    #[should_panic(expected = "ids came twice")]
+    fn an_id_that_came_again_after_a_restart() {
+        unique(&drawn(&[&[(1, 1), (2, 5)], &[(6, 6), (5, 5)]]));
+    }
+
+    #[test]
+    #[should_panic(expected = "not increasing within a connection")]
+    fn an_order_that_was_broken_within_a_connection() {
+        increasing_within_connections(&drawn(&[&[(2, 2), (1, 1)]]));
+    }
+
+    #[test]
+    #[should_panic(expected = "not increasing over the restarts")]
+    fn an_order_that_was_broken_by_a_restart() {
+        increasing_over_restarts(&drawn(&[&[(5, 5)], &[(1, 1)]]));
+    }
+
+    #[test]
+    #[should_panic(expected = "may come here")]
+    fn an_error_that_is_not_documented() {
+        let errors = [("TRYAGAIN later".to_owned(), 1), ("FOO bar".to_owned(), 1)].into();
+        only_errors(&[Drawn { errors, ..Drawn::default() }], &["TRYAGAIN"]);
+    }
+
+    #[test]
+    #[should_panic(expected = "broken replies")]
+    fn a_torn_reply() {
+        only_errors(&[Drawn { broken: vec!["torn".into()], ..Drawn::default() }], &["TRYAGAIN"]);
+    }
+}

@@ -25,9 +25,11 @@ fn offset(node: &Node) -> i64 {
     time.array()[0].text().parse::<i64>().unwrap() - true_seconds()
 }
 
+/// Returns once an id was served: from then on the node's time is anchored, and a step is a step.
 fn create_event_tag(node: &Node) {
-    let reply = node.connect().call(&["IDTAG", "CREATE", "event", "ENGINE", "snowflake"]);
-    assert_eq!(reply.text(), "OK");
+    let mut conn = node.connect();
+    assert_eq!(conn.call(&["IDTAG", "CREATE", "event", "ENGINE", "snowflake"]).text(), "OK");
+    eventually("a Snowflake id", PATIENCE, || matches!(conn.call(&["IDGET", "event"]), Value::Int(_)).then_some(()));
 }
 
 /// Load on both engines until so many more requests were answered and [`RUN`] has passed.
