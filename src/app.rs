@@ -78,8 +78,7 @@ impl Data {
         let opened = Sqlite::open(&path, config.database.statement_timeout).await.map_err(|error| refused(&error))?;
         let layout = config.snowflake.layout().map_err(|problem| Error::Refused(problem.to_string()))?;
         let datacenter = config.snowflake.datacenter_id;
-        let wanted =
-            identity::Wanted { registry: "sql", datacenter_id: u64::from(datacenter), layout: layout.text() };
+        let wanted = identity::Wanted { registry: "sql", datacenter_id: u64::from(datacenter), layout: layout.text() };
         let bounds = async |connection: &mut sqlx::SqliteConnection| {
             create_bounds(connection, datacenter, layout.workers(), 0).await
         };
@@ -134,10 +133,10 @@ pub fn serve(config: Config) -> Result<(), Error> {
 ///
 /// # Errors
 /// Why it could not.
-pub fn init(config: Config) -> Result<(), Error> {
+pub fn init(config: &Config) -> Result<(), Error> {
     runtime()?.block_on(async {
-        let data = Data::open(&config).await?;
-        data.guarantee(&config).await?;
+        let data = Data::open(config).await?;
+        data.guarantee(config).await?;
         println!("{} {}", if data.created { "created" } else { "ready" }, data.path.display());
         data.store.close().await;
         Ok(())
@@ -149,14 +148,17 @@ pub fn init(config: Config) -> Result<(), Error> {
 ///
 /// # Errors
 /// Why it could not.
-pub fn after_restore(config: Config, skip: u64) -> Result<(), Error> {
+pub fn after_restore(config: &Config, skip: u64) -> Result<(), Error> {
     runtime()?.block_on(async {
-        let data = Data::open(&config).await?;
+        let data = Data::open(config).await?;
         let reach = config.snowflake.window + config.snowflake.max_ahead + 2 * ASSUMED_SKEW;
         let hi = SystemClock.wall().millis().saturating_add(u64::try_from(reach.as_millis()).unwrap_or(u64::MAX));
         let workers = data.registry.raise_all(hi).await.map_err(|error| Error::Failed(error.to_string()))?;
         let tags = data.store.raise_all(skip).await.map_err(|error| Error::Failed(error.text))?;
-        println!("raised the counters of {tags} tags by {skip} and the bounds of {workers} worker ids to {}", rfc3339(hi));
+        println!(
+            "raised the counters of {tags} tags by {skip} and the bounds of {workers} worker ids to {}",
+            rfc3339(hi)
+        );
         data.store.close().await;
         Ok(())
     })
@@ -180,7 +182,8 @@ const RESERVED_FILES: u64 = 128;
 
 /// `server.max_clients`, or what the limit on open files leaves of it.
 fn max_clients(config: &server::Config) -> u32 {
-    let files = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(now, _)| now);
+    let files =
+        nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(now, _)| now);
     let most = u32::try_from(files.saturating_sub(RESERVED_FILES)).unwrap_or(u32::MAX).max(1);
     if most < config.max_clients {
         tracing::warn!("server.max_clients is {} but the limit on open files leaves {most}", config.max_clients);
@@ -234,7 +237,11 @@ async fn run(config: Config, telemetry: &Telemetry) -> Result<(), Error> {
     let admin = match admin {
         Some(admin) => {
             let sight = Sight { metrics: Arc::clone(&metrics), health: Arc::clone(&health), watched };
-            Some(admin.spawn(sight, admin_stop.clone()).map_err(|error| Error::Failed(format!("admin.addr: {error}")))?)
+            Some(
+                admin
+                    .spawn(sight, admin_stop.clone())
+                    .map_err(|error| Error::Failed(format!("admin.addr: {error}")))?,
+            )
         }
         None => None,
     };

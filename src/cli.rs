@@ -162,8 +162,8 @@ fn run(cli: Cli, environment: Environment, out: &mut impl Write) -> Result<(), F
     let load = || Config::load(&sources(&cli.options, environment), SystemClock.wall());
     match cli.command.unwrap_or(Command::Serve) {
         Command::Serve => app::serve(load()?)?,
-        Command::Init => app::init(load()?)?,
-        Command::AfterRestore { skip } => app::after_restore(load()?, skip)?,
+        Command::Init => app::init(&load()?)?,
+        Command::AfterRestore { skip } => app::after_restore(&load()?, skip)?,
         Command::CheckConfig => {
             load()?;
             writeln!(out, "The configuration can be used.")?;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::session::{Call, Session};
 use super::{Batch, Context, Error};
 use crate::clock::Boot;
-use crate::engine::{Demand, Later, Shortage};
 use crate::ids::{IdRange, TagName, total};
 use crate::resp::IdForm;
 use crate::router::Entry;
+use crate::router::{Demand, Later, Shortage};
 
 /// How long this connection's read batch has left to wait.
 #[derive(Debug, Default)]
@@ -79,7 +79,7 @@ pub(super) async fn many(
     };
     let Some(entry) = session.entry.take().filter(|_| found.is_ok()) else {
         let error = found.err().unwrap_or_else(Error::bad_tag);
-        session.count(call.context, call.spec, None, 1, Some((&error, 1)));
+        session.count_refused(call, &error);
         return Err(error);
     };
     let taken = match found {

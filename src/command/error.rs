@@ -8,9 +8,9 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use crate::engine::Refusal;
 use crate::resp::Request;
 use crate::router;
+use crate::router::Refusal;
 
 /// How many bytes of what a client has sent an error shows.
 pub const MAX_SHOWN: usize = 128;

@@ -7,7 +7,7 @@ use super::session::Call;
 use crate::clock::rfc3339;
 use crate::ids::TagName;
 use crate::resp::Value;
-use crate::store::EngineKind;
+use crate::router::EngineKind;
 
 pub(super) async fn iddecode(call: &Call<'_>) -> Result<Value, Error> {
     if call.len() > 3 {

@@ -7,9 +7,9 @@
 use super::session::{Call, Session};
 use super::spec::Spec;
 use super::{Batch, Context, Error, draw};
-use crate::engine::{Demand, Shortage};
 use crate::ids::total;
 use crate::resp::{IdForm, ids};
+use crate::router::{Demand, Shortage};
 
 /// The options behind the tag, and the count where there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl Session {
                 }
             }
             Err(error) => {
-                self.count(call.context, call.spec, None, 1, Some((&error, 1)));
+                self.count_refused(call, &error);
                 error.write(out);
             }
         }

@@ -3,8 +3,8 @@
 use super::idget::Form;
 use super::session::{Call, Session};
 use super::{Error, draw, number};
-use crate::engine::Demand;
 use crate::resp::{IdForm, array_header, ids};
+use crate::router::Demand;
 
 pub(super) async fn execute(session: &mut Session, call: &Call<'_>, out: &mut Vec<u8>) {
     match draw::many(session, call, wanted(call, Demand::Batch)).await {

@@ -2,8 +2,8 @@
 
 use super::session::{Call, Session};
 use super::{draw, idmget};
-use crate::engine::Demand;
 use crate::resp::{array_header, id};
+use crate::router::Demand;
 
 pub(super) async fn execute(session: &mut Session, call: &Call<'_>, out: &mut Vec<u8>) {
     match draw::many(session, call, idmget::wanted(call, Demand::Batch)).await {

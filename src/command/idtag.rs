@@ -5,8 +5,8 @@ use super::number::integer;
 use super::session::Call;
 use crate::ids::{MAX_ID, TagName};
 use crate::resp::Value;
+use crate::router::{Alteration, EngineKind, Order};
 use crate::router::{MAX_DESCRIPTION, Wanted};
-use crate::store::{Alteration, EngineKind, Order};
 
 /// What a request changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

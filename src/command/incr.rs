@@ -3,8 +3,8 @@
 
 use super::session::{Call, Session};
 use super::{Error, draw, number};
-use crate::engine::Demand;
 use crate::resp::{IdForm, id};
+use crate::router::Demand;
 
 pub(super) async fn incrby(session: &mut Session, call: &Call<'_>, out: &mut Vec<u8>) {
     match draw::many(session, call, wanted(call)).await {

@@ -337,6 +337,12 @@ impl Session {
         }
     }
 
+    /// Counts a request for ids that was refused before an engine was asked, under its tag if this node knows it.
+    pub(super) fn count_refused(&mut self, call: &Call<'_>, error: &Error) {
+        let entry = call.context.router.find(call.arg(1));
+        self.count(call.context, call.spec, entry.as_deref(), 1, Some((error, 1)));
+    }
+
     /// Counts requests that drew ids, and those that failed.
     pub(super) fn count(
         &mut self,
@@ -348,13 +354,13 @@ impl Session {
     ) {
         let failures = failed.map_or(0, |(_, failures)| failures);
         self.tally.add(spec, entry.map(Entry::kind), calls, failures);
-        if let Some(metrics) = entry.map(Entry::metrics) {
+        // Only tags of the catalogue become label values: whatever else was asked for is counted together.
+        let metrics = entry.map_or(&context.metrics.unknown, Entry::metrics);
+        if calls > failures {
             metrics.requests_ok.add(calls - failures);
-            if let Some((error, failures)) = failed {
-                metrics.requests_failed.add(error.prefix().label(), failures);
-            }
         }
         if let Some((error, failures)) = failed {
+            metrics.requests_failed.add(error.prefix().label(), failures);
             context.stats.errors.add(error.prefix().word(), failures);
         }
     }

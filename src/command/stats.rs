@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::spec::{Spec, rows};
 use crate::clock::Boot;
 use crate::metrics::{self, Counter, Labelled, Metrics};
-use crate::store::EngineKind;
+use crate::router::EngineKind;
 
 /// Upper bounds of the buckets of a [`Histogram`] but the last, in microseconds: 1, 2, 4 … about 16 s.
 pub const BUCKETS: usize = 25;

@@ -30,8 +30,6 @@ const DEFINITION: &[Argument] = &[
     Argument::number("step").after("MINSTEP"),
     Argument::number("step").after("MAXSTEP"),
     Argument::number("id").after("MAX"),
-    Argument::number("qps").after("QPS"),
-    Argument::number("burst").after("BURST"),
     Argument::text("yes|no").after("CRITICAL"),
     Argument::text("text").after("DESC"),
 ];
@@ -45,8 +43,6 @@ const CREATION: &[Argument] = &[
     Argument::number("step").after("MAXSTEP"),
     Argument::number("first").after("START"),
     Argument::number("id").after("MAX"),
-    Argument::number("qps").after("QPS"),
-    Argument::number("burst").after("BURST"),
     Argument::text("yes|no").after("CRITICAL"),
     Argument::text("text").after("DESC"),
 ];
@@ -298,6 +294,16 @@ mod tests {
 
     use super::super::spec::{MAX_NAME_LEN, find, rows};
     use super::*;
+
+    #[test]
+    fn the_readme_shows_this_table() {
+        let readme = include_str!("../../README.md");
+        let expected = table_markdown();
+        let shown =
+            readme.split_once("<!-- commands -->\n").and_then(|(_, rest)| rest.split_once("<!-- /commands -->"));
+        let shown = shown.map(|(table, _)| table.trim());
+        assert!(shown == Some(expected.trim()), "put this between the marks of README.md:\n{expected}");
+    }
 
     #[test]
     fn every_row_stands_once_and_is_found_by_its_name() {

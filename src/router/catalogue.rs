@@ -60,7 +60,8 @@ impl Catalogue {
 
     /// All entries, by name.
     pub(super) fn all(&self) -> Vec<Arc<Entry>> {
-        let mut all: Vec<_> = self.shards.iter().flat_map(|shard| read(shard).values().cloned().collect::<Vec<_>>()).collect();
+        let mut all: Vec<_> =
+            self.shards.iter().flat_map(|shard| read(shard).values().cloned().collect::<Vec<_>>()).collect();
         all.sort_by(|a, b| a.name().cmp(b.name()));
         all
     }

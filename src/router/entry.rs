@@ -66,7 +66,14 @@ pub enum EngineInfo {
 impl Entry {
     pub(super) fn new(row: Row, engine: Engine, metrics: Arc<TagMetrics>) -> Self {
         let retired = AtomicBool::new(row.retired);
-        Self { name: row.tag.clone(), engine, row: ArcSwap::from_pointee(row), retired, last: AtomicU64::new(0), metrics }
+        Self {
+            name: row.tag.clone(),
+            engine,
+            row: ArcSwap::from_pointee(row),
+            retired,
+            last: AtomicU64::new(0),
+            metrics,
+        }
     }
 
     /// The tag.
@@ -119,7 +126,7 @@ impl Entry {
     }
 
     /// Takes over a row of the store: definition, floor, retirement. An older row than the one known changes nothing.
-    pub(super) fn apply(&self, row: Row) {
+    pub(super) fn apply(&self, row: &Row) {
         if row.retired {
             self.retired.store(true, Ordering::Release);
         }
@@ -133,7 +140,7 @@ impl Entry {
                 segment.redefine(&row.definition);
             }
         }
-        self.row.rcu(|known| if row.revision > known.revision { Arc::new(row.clone()) } else { Arc::clone(known) });
+        self.row.rcu(|known| if row.revision > known.revision { Arc::new(Row::clone(row)) } else { Arc::clone(known) });
     }
 
     /// Closes the tag, whose row is gone from the store: it must never start again at 1.

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Declared, Error, Router, Wanted, difference};
+use super::creation::difference;
+use super::{Declared, Error, Router, Wanted};
 use crate::clock::Boot;
 use crate::engine::Refusal;
 use crate::health::{Part, State};
@@ -72,7 +73,7 @@ impl Router {
         for row in rows {
             let revision = row.revision;
             if let Some(entry) = self.find(row.tag.as_str().as_bytes()) {
-                entry.apply(row);
+                entry.apply(&row);
             } else if let Err(error) = self.enter(row) {
                 tracing::warn!(%error, "a row of the catalogue could not be entered");
             }
@@ -106,7 +107,11 @@ impl Router {
         match (before, state) {
             (State::Down(_), State::Up) => tracing::info!(store = self.store_name(), "the store answers again"),
             (State::Up | State::Unused, State::Down(reason)) => {
-                tracing::warn!(store = self.store_name(), error_kind = "system", "the catalogue can't be read: {reason}");
+                tracing::warn!(
+                    store = self.store_name(),
+                    error_kind = "system",
+                    "the catalogue can't be read: {reason}"
+                );
             }
             _ => {}
         }

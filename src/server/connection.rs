@@ -34,7 +34,7 @@ const MAX_OUTPUT: usize = 8 * 1024 * 1024;
 const MAX_TOTAL_OUTPUT: usize = 512 * 1024 * 1024;
 
 /// A peer that takes no byte of its replies for this long is closed.
-const WRITE_STALL: Duration = Duration::from_secs(60);
+const WRITE_STALL: Duration = Duration::from_mins(1);
 
 /// One command must have arrived whole this long after its first byte.
 const SLOW_REQUEST: Duration = Duration::from_secs(10);
@@ -241,7 +241,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         while self.session.execute_queued(&shared.context, batch, &mut self.output).await {
             self.make_room().await?;
         }
-        Ok(())
+        if self.session.closing() { Err(End::Closed) } else { Ok(()) }
     }
 
     /// Writes before going on when enough replies have piled up.
@@ -354,7 +354,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             loop {
                 self.input.reserve(buffers::READ_SIZE);
                 let Self { stream, input, .. } = self;
-                if poll_fn(|context| tokio_util::io::poll_read_buf(Pin::new(&mut *stream), context, input)).await? == 0 {
+                if poll_fn(|context| tokio_util::io::poll_read_buf(Pin::new(&mut *stream), context, input)).await? == 0
+                {
                     return Ok::<_, io::Error>(());
                 }
                 self.input.clear();

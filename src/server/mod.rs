@@ -77,7 +77,7 @@ impl Default for Config {
 }
 
 /// A connection that nobody answers is noticed after this long without traffic.
-const KEEPALIVE: Duration = Duration::from_secs(60);
+const KEEPALIVE: Duration = Duration::from_mins(1);
 
 /// Bytes that the peer does not acknowledge for this long end the connection.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -136,7 +136,8 @@ impl Server {
         let unix = match config.unix_socket.as_str() {
             "" => None,
             path => {
-                let listener = bind_unix(Path::new(path)).map_err(|error| bind_error("server.unix_socket", path, &error))?;
+                let listener =
+                    bind_unix(Path::new(path)).map_err(|error| bind_error("server.unix_socket", path, &error))?;
                 Some((listener, PathBuf::from(path)))
             }
         };
@@ -248,7 +249,9 @@ async fn accept_unix(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, _)) => start(stream, Peer { addr: addr.clone(), local: addr.clone(), unix: true }, shared, tasks),
+            Ok((stream, _)) => {
+                start(stream, Peer { addr: addr.clone(), local: addr.clone(), unix: true }, shared, tasks);
+            }
             Err(error) => accept_failed(&error).await,
         }
     }
@@ -264,14 +267,11 @@ fn start<S>(stream: S, peer: Peer, shared: &Arc<Shared>, tasks: &TaskTracker)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
-    match shared.context.clients.enter(peer, shared.context.clock.boot(), shared.config.max_clients) {
-        Some(client) => {
-            tasks.spawn(connection::run(stream, client, Arc::clone(shared)));
-        }
-        None => {
-            shared.context.metrics.connections_rejected.add("max_clients", 1);
-            tasks.spawn(refuse(stream));
-        }
+    if let Some(client) = shared.context.clients.enter(peer, shared.context.clock.boot(), shared.config.max_clients) {
+        tasks.spawn(connection::run(stream, client, Arc::clone(shared)));
+    } else {
+        shared.context.metrics.connections_rejected.add("max_clients", 1);
+        tasks.spawn(refuse(stream));
     }
 }
 

@@ -127,7 +127,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let opened = Sqlite::open(&folder.path().join("idgen.db"), std::time::Duration::from_secs(3)).await;
         let store = opened.expect("a new database").store;
-        let Ok(Identity::Created(cluster)) = ensure(store.pool(), &wanted(), nothing).await else { panic!("not created") };
+        let Ok(Identity::Created(cluster)) = ensure(store.pool(), &wanted(), nothing).await else {
+            panic!("not created")
+        };
         assert_eq!(ensure(store.pool(), &wanted(), nothing).await, Ok(Identity::Same(cluster)));
         for other in [
             Wanted { registry: "etcd", ..wanted() },

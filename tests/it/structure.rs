@@ -9,7 +9,7 @@ use crate::wire::Value;
 
 /// Which rooms each room may import; itself goes without saying. `main`, `cli` and `app` may import everything below them.
 const ARROWS: &[(&str, &str)] = &[
-    ("server", "command resp router ids clock metrics health"),
+    ("server", "command resp router ids clock metrics health telemetry"),
     ("command", "acl resp router config ids clock metrics health"),
     ("admin", "acl router config ids clock metrics health"),
     ("router", "engine store ids clock metrics health"),
@@ -36,6 +36,8 @@ const PURE: &[&str] = &[
     "engine/snowflake/layout.rs",
     "engine/snowflake/sequencer.rs",
     "engine/snowflake/window.rs",
+    "engine/snowflake/exchange.rs",
+    "engine/snowflake/timeline.rs",
     "engine/segment/buffer.rs",
     "engine/segment/step.rs",
 ];

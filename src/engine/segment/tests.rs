@@ -35,12 +35,7 @@ fn definition(step: u64) -> Definition {
     }
 }
 
-fn supply(
-    store: Arc<dyn SegmentStore>,
-    clock: &ManualClock,
-    health: &Arc<Health>,
-    metrics: &Metrics,
-) -> Arc<Supply> {
+fn supply(store: Arc<dyn SegmentStore>, clock: &ManualClock, health: &Arc<Health>, metrics: &Metrics) -> Arc<Supply> {
     let clock = Arc::new(clock.clone());
     Supply::new(&Config::default(), store, clock, health.clone(), metrics, tokio::runtime::Handle::current())
 }
