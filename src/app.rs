@@ -164,6 +164,21 @@ pub fn after_restore(config: &Config, skip: u64) -> Result<(), Error> {
     })
 }
 
+/// Runs a task without which the node is only half alive: should it panic, the process ends, and is started again whole.
+async fn core<T>(name: &'static str, task: impl Future<Output = T>) -> T {
+    struct Whole(&'static str);
+    impl Drop for Whole {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                tracing::error!(error_kind = "system", "the task of the {} has panicked: the process ends", self.0);
+                std::process::abort();
+            }
+        }
+    }
+    let _whole = Whole(name);
+    task.await
+}
+
 fn runtime() -> Result<tokio::runtime::Runtime, Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("idgen").build();
     runtime.map_err(|error| Error::Failed(format!("the runtime could not be started: {error}")))
@@ -230,7 +245,7 @@ async fn run(config: Config, telemetry: &Telemetry) -> Result<(), Error> {
     let context = context(&config, &server, &router, &clock, &health, &metrics)?;
     publish(&metrics, telemetry, &context, &snowflake, data.store.name());
     let background = CancellationToken::new();
-    tokio::spawn(Arc::clone(&router).keep_fresh(background.clone()));
+    tokio::spawn(core("catalogue", Arc::clone(&router).keep_fresh(background.clone())));
     let watched = tokio::runtime::Handle::current();
     let admin_addr = admin.as_ref().and_then(|admin| admin.local_addr().ok());
     let admin_stop = CancellationToken::new();
@@ -250,13 +265,11 @@ async fn run(config: Config, telemetry: &Telemetry) -> Result<(), Error> {
 
     let shared = Arc::new(Shared::new(server_config.clone(), context, seeded_rules()));
     let closing = CancellationToken::new();
-    let serving = tokio::spawn(server.run(shared, closing.clone()));
+    let serving = tokio::spawn(core("server", server.run(shared, closing.clone())));
     let node = Node { data, router, snowflake, health, background };
     stop.cancelled().await;
     node.drain(&server_config, &closing).await;
-    if serving.await.is_err() {
-        tracing::error!(error_kind = "system", "the accept loop has panicked");
-    }
+    let _ = serving.await;
     node.take_down().await;
     admin_stop.cancel();
     if let Some(admin) = admin {

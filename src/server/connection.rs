@@ -87,6 +87,23 @@ struct Connection<S> {
     shared: Arc<Shared>,
 }
 
+/// That the connection is there: ends with it, also when its task panics.
+struct Presence(Arc<Shared>, Arc<Client>);
+
+impl Presence {
+    fn begin(shared: &Arc<Shared>, client: &Arc<Client>) -> Self {
+        shared.context.metrics.connections.add(1);
+        Self(Arc::clone(shared), Arc::clone(client))
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.0.context.metrics.connections.add(-1);
+        self.0.context.clients.leave(&self.1);
+    }
+}
+
 /// Serves one connection to its end.
 pub(super) async fn run<S: AsyncRead + AsyncWrite + Unpin>(stream: S, client: Arc<Client>, shared: Arc<Shared>) {
     let mut connection = Connection {
@@ -103,12 +120,9 @@ pub(super) async fn run<S: AsyncRead + AsyncWrite + Unpin>(stream: S, client: Ar
         client,
         shared,
     };
-    let metrics = Arc::clone(&connection.shared.context.metrics);
-    metrics.connections.add(1);
+    let _presence = Presence::begin(&connection.shared, &connection.client);
     let end = connection.serve().await;
     connection.close(end).await;
-    connection.shared.context.clients.leave(&connection.client);
-    metrics.connections.add(-1);
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
