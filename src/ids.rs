@@ -116,34 +116,6 @@ impl Hash for TagName {
     }
 }
 
-/// Whether `text` matches `pattern`: `*` is any run of bytes, `?` any one byte. At most the product of the lengths in
-/// steps, and no recursion, whatever the pattern.
-#[must_use]
-pub fn glob(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut p, mut t, mut star) = (0, 0, None);
-    while let Some(&byte) = text.get(t) {
-        match pattern.get(p) {
-            Some(b'*') => {
-                star = Some((p + 1, t));
-                p += 1;
-            }
-            Some(&expected) if expected == byte || expected == b'?' => {
-                p += 1;
-                t += 1;
-            }
-            _ => match star {
-                Some((after, tried)) => {
-                    star = Some((after, tried + 1));
-                    p = after;
-                    t = tried + 1;
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern.iter().skip(p).all(|&byte| byte == b'*')
-}
-
 impl fmt::Display for TagName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -218,27 +190,6 @@ mod tests {
             assert_eq!(joined, [range], "split at {n}");
             assert_eq!(head.map_or(0, IdRange::len), n.min(10));
         }
-    }
-
-    #[test]
-    fn a_glob_matches_runs_and_single_bytes() {
-        let cases = [
-            ("*", "", true),
-            ("*", "order", true),
-            ("order.*", "order.eu", true),
-            ("order.*", "order", false),
-            ("*.eu", "order.eu", true),
-            ("o?der", "order", true),
-            ("o?der", "oder", false),
-            ("*a*b*c", "xxaxxbxxc", true),
-            ("*a*b*c", "xxaxxbxx", false),
-            ("", "", true),
-            ("", "a", false),
-        ];
-        for (pattern, text, matches) in cases {
-            assert_eq!(glob(pattern.as_bytes(), text.as_bytes()), matches, "{pattern} {text}");
-        }
-        assert!(!glob("*a".repeat(64).as_bytes(), "a".repeat(63).as_bytes()), "and it ends soon");
     }
 
     #[test]

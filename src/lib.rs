@@ -10,6 +10,7 @@ pub mod clock;
 pub mod command;
 pub mod config;
 pub mod engine;
+pub mod glob;
 pub mod health;
 pub mod ids;
 pub mod metrics;

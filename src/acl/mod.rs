@@ -11,10 +11,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
-mod glob;
 mod rules;
 
-pub use glob::{MAX_PATTERN_LEN, glob};
 pub use rules::{HANDSHAKE, RuleError, Rules};
 
 /// The name of the user that a login with a token alone means.

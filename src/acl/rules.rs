@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use super::glob::{MAX_PATTERN_LEN, glob};
+use crate::glob::{MAX_PATTERN_LEN, glob};
 
 /// What clients send while they connect. Only `-NAME` takes one of these away.
 pub const HANDSHAKE: [&str; 19] = [

@@ -4,7 +4,7 @@
 use super::ping::OK;
 use super::session::{Call, Session};
 use super::{Context, DATABASES, Error};
-use crate::acl::{MAX_PATTERN_LEN, glob};
+use crate::glob::{MAX_PATTERN_LEN, glob};
 use crate::resp::Value;
 
 #[expect(clippy::unnecessary_wraps, reason = "the shape of a row's function")]

@@ -4,7 +4,7 @@ use super::idinfo::map;
 use super::session::{Call, Session};
 use super::spec::{Keys, READONLY, Spec, WRITE, find, rows};
 use super::{Argument, Error};
-use crate::acl::{MAX_PATTERN_LEN, glob};
+use crate::glob::{MAX_PATTERN_LEN, glob};
 use crate::resp::Value;
 
 /// Every category that a row has.

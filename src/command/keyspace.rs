@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::number::{redis_integer, value};
 use super::session::{Call, Session};
 use super::{Context, Error};
-use crate::acl::{MAX_PATTERN_LEN, glob};
+use crate::glob::{MAX_PATTERN_LEN, glob};
 use crate::ids::TagName;
 use crate::resp::Value;
 use crate::router::Entry;

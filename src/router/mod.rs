@@ -82,7 +82,7 @@ pub enum Unknown {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// A glob over tags: `*` any run of characters, `?` one.
+    /// A glob over tags, as Redis writes them.
     #[serde(rename = "match")]
     pub pattern: String,
     /// The engine.

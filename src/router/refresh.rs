@@ -15,8 +15,9 @@ use super::creation::difference;
 use super::{Declared, Error, Router, Wanted};
 use crate::clock::Boot;
 use crate::engine::Refusal;
+use crate::glob::glob;
 use crate::health::{Part, State};
-use crate::ids::{TagName, glob};
+use crate::ids::TagName;
 use crate::store::{Alteration, EngineKind, Row, StoreError};
 
 impl Router {

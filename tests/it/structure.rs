@@ -10,15 +10,16 @@ use crate::wire::Value;
 /// Which rooms each room may import; itself goes without saying. `main`, `cli` and `app` may import everything below them.
 const ARROWS: &[(&str, &str)] = &[
     ("server", "command resp router ids clock metrics health telemetry"),
-    ("command", "acl resp router config ids clock metrics health"),
+    ("command", "acl resp router config ids clock metrics health glob"),
     ("admin", "acl router config ids clock metrics health"),
-    ("router", "engine store ids clock metrics health"),
+    ("router", "engine store ids clock metrics health glob"),
     ("engine", "store registry ids clock metrics health"),
     ("store", "ids metrics health"),
     ("registry", "ids clock metrics health"),
     ("config", "server admin acl router engine store registry telemetry ids clock"),
-    ("acl", ""),
+    ("acl", "glob"),
     ("resp", ""),
+    ("glob", ""),
     ("ids", ""),
     ("clock", ""),
     ("health", ""),
@@ -33,6 +34,7 @@ const BEHIND_TRAITS: [&str; 2] = ["store", "registry"];
 const PURE: &[&str] = &[
     "resp/",
     "acl/",
+    "glob.rs",
     "engine/snowflake/layout.rs",
     "engine/snowflake/sequencer.rs",
     "engine/snowflake/window.rs",
