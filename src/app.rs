@@ -36,9 +36,6 @@ const ASSUMED_SKEW: Duration = Duration::from_secs(1);
 /// How far `after-restore` raises every counter when nothing is said: more ids than a restored copy is likely to lack.
 pub const DEFAULT_SKIP: u64 = 1_000_000;
 
-/// How long the start waits for a worker id before it serves without one.
-const WORKER_PATIENCE: Duration = Duration::from_secs(3);
-
 /// How long a stop waits for the refills in flight before their ids are skipped.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -116,7 +113,7 @@ impl Data {
 }
 
 fn refused(error: &OpenError) -> Error {
-    Error::Refused(error.to_string())
+    if error.may_pass() { Error::Failed(error.to_string()) } else { Error::Refused(error.to_string()) }
 }
 
 /// `idgen serve`: runs until a signal asks it to stop.
@@ -150,6 +147,13 @@ pub fn init(config: &Config) -> Result<(), Error> {
 /// Why it could not.
 pub fn after_restore(config: &Config, skip: u64) -> Result<(), Error> {
     runtime()?.block_on(async {
+        let path = config.database.sqlite_path().map_err(Error::Refused)?;
+        if !path.exists() {
+            return Err(Error::Refused(format!(
+                "{} does not exist: run after-restore where the restored database is, or name its folder with --data",
+                path.display()
+            )));
+        }
         let data = Data::open(config).await?;
         let reach = config.snowflake.window + config.snowflake.max_ahead + 2 * ASSUMED_SKEW;
         let hi = SystemClock.wall().millis().saturating_add(u64::try_from(reach.as_millis()).unwrap_or(u64::MAX));
@@ -221,12 +225,11 @@ async fn run(config: Config, telemetry: &Telemetry) -> Result<(), Error> {
     let mut server_config = config.server.clone();
     server_config.max_clients = max_clients(&config.server);
     let server = Server::bind(&server_config).await.map_err(Error::Failed)?;
-    let admin = Admin::bind(&config.admin, &config.host.name)
-        .map_err(|error| Error::Failed(format!("admin.addr: cannot listen on {}: {error}", config.admin.addr)))?;
 
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let health = Arc::new(Health::default());
-    let metrics = Arc::new(Metrics::default());
+    let (health, metrics) = (Arc::new(Health::default()), Arc::new(Metrics::default()));
+    health.set(Part::Store, State::Down("the database is being opened".into()));
+    let admin = AdminThread::start(&config, &health, &metrics)?;
     let data = Data::open(&config).await?;
     let guarantee = data.guarantee(&config).await?;
     metrics.store(data.store.name()).durable.set(i64::from(guarantee == "unique"));
@@ -238,30 +241,12 @@ async fn run(config: Config, telemetry: &Telemetry) -> Result<(), Error> {
         tracing::warn!(error_kind = "caller", "{warning}");
     }
     health.set(Part::Store, State::Up);
-    if snowflake.wanted() && tokio::time::timeout(WORKER_PATIENCE, snowflake.settled()).await.is_err() {
-        tracing::warn!(error_kind = "system", "no worker id yet: Snowflake tags wait for one, the others are served");
-    }
-
     let context = context(&config, &server, &router, &clock, &health, &metrics)?;
     publish(&metrics, telemetry, &context, &snowflake, data.store.name());
     let background = CancellationToken::new();
     tokio::spawn(core("catalogue", Arc::clone(&router).keep_fresh(background.clone())));
-    let watched = tokio::runtime::Handle::current();
-    let admin_addr = admin.as_ref().and_then(|admin| admin.local_addr().ok());
-    let admin_stop = CancellationToken::new();
-    let admin = match admin {
-        Some(admin) => {
-            let sight = Sight { metrics: Arc::clone(&metrics), health: Arc::clone(&health), watched };
-            Some(
-                admin
-                    .spawn(sight, admin_stop.clone())
-                    .map_err(|error| Error::Failed(format!("admin.addr: {error}")))?,
-            )
-        }
-        None => None,
-    };
     health.enter(Phase::Serving);
-    summarize(&server_config, &server, admin_addr, &snowflake);
+    summarize(&server_config, &server, &admin, &snowflake);
 
     let shared = Arc::new(Shared::new(server_config.clone(), context, seeded_rules()));
     let closing = CancellationToken::new();
@@ -271,12 +256,38 @@ async fn run(config: Config, telemetry: &Telemetry) -> Result<(), Error> {
     node.drain(&server_config, &closing).await;
     let _ = serving.await;
     node.take_down().await;
-    admin_stop.cancel();
-    if let Some(admin) = admin {
-        let _ = tokio::task::spawn_blocking(|| admin.join()).await;
-    }
+    admin.stop().await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The HTTP listener on its thread, there from the first moment on so that a slow start can be looked at; or none.
+struct AdminThread {
+    addr: Option<std::net::SocketAddr>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    stop: CancellationToken,
+}
+
+impl AdminThread {
+    fn start(config: &Config, health: &Arc<Health>, metrics: &Arc<Metrics>) -> Result<Self, Error> {
+        let failed = |error| Error::Failed(format!("admin.addr: cannot listen on {}: {error}", config.admin.addr));
+        let stop = CancellationToken::new();
+        let Some(admin) = Admin::bind(&config.admin, &config.host.name).map_err(failed)? else {
+            return Ok(Self { addr: None, thread: None, stop });
+        };
+        let addr = admin.local_addr().ok();
+        let watched = tokio::runtime::Handle::current();
+        let sight = Sight { metrics: Arc::clone(metrics), health: Arc::clone(health), watched };
+        let thread = Some(admin.spawn(sight, stop.clone()).map_err(failed)?);
+        Ok(Self { addr, thread, stop })
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        if let Some(thread) = self.thread {
+            let _ = tokio::task::spawn_blocking(|| thread.join()).await;
+        }
+    }
 }
 
 fn snowflake(
@@ -366,15 +377,13 @@ fn context(
 }
 
 /// A few lines that say what runs where.
-fn summarize(config: &server::Config, server: &Server, admin: Option<std::net::SocketAddr>, snowflake: &Snowflake) {
-    let view = snowflake.view();
-    match view.worker {
-        Some(worker) => tracing::info!("worker id {worker} of datacenter {}", view.datacenter),
-        None if snowflake.wanted() => tracing::warn!(error_kind = "system", "no worker id: {}", view.reason),
-        None => tracing::info!("no Snowflake tag yet: a worker id is claimed at the first one"),
+fn summarize(config: &server::Config, server: &Server, admin: &AdminThread, snowflake: &Snowflake) {
+    // A worker id that is wanted is told by the engine, as soon as it is claimed.
+    if !snowflake.wanted() {
+        tracing::info!("no Snowflake tag yet: a worker id is claimed at the first one");
     }
-    tracing::info!("Snowflake timestamps last until {}", rfc3339(view.exhaustion_ms));
-    if let Some(addr) = admin {
+    tracing::info!("Snowflake timestamps last until {}", rfc3339(snowflake.view().exhaustion_ms));
+    if let Some(addr) = admin.addr {
         tracing::info!("metrics and health on http://{addr}/metrics /livez /readyz /startupz");
     }
     if !config.unix_socket.is_empty() {

@@ -32,7 +32,7 @@ Environment:
   POD_NAME               in Kubernetes: the pod's name, for the worker id hint \"ordinal\"
   NO_COLOR               no colours in the log
 
-Exit codes: 0 well, 1 failure, 2 wrong usage, 78 the configuration or identity can't be used.";
+Exit codes: 0 well, 1 failure, 2 wrong usage, 78 the configuration or identity can't be used,\n130 or 143 when a second SIGINT or SIGTERM ended it at once.";
 
 const CONFIG_HELP: &str =
     "Configuration file, YAML or TOML [default: $IDGEN_CONFIG, else /etc/idgen/idgen.yaml where it exists]";

@@ -62,6 +62,9 @@ pub(super) fn info(session: &mut Session, call: &Call<'_>) -> Result<Value, Erro
     Ok(Value::bulk(session.client.line(call.context.clock.boot()) + "\n"))
 }
 
+/// The most bytes of a list of connections: about 16 000 of them.
+const MAX_LIST_BYTES: usize = 6 * 1024 * 1024;
+
 pub(super) fn list(session: &mut Session, call: &Call<'_>) -> Result<Value, Error> {
     session.publish();
     let mut clients = call.context.clients.all();
@@ -79,7 +82,11 @@ pub(super) fn list(session: &mut Session, call: &Call<'_>) -> Result<Value, Erro
         _ => return Err(Error::syntax()),
     }
     let now = call.context.clock.boot();
-    Ok(Value::bulk(clients.iter().map(|client| client.line(now) + "\n").collect::<String>()))
+    let lines: String = clients.iter().map(|client| client.line(now) + "\n").collect();
+    if lines.len() > MAX_LIST_BYTES {
+        return Err(Error::too_much("CLIENT LIST", "name the connections with ID"));
+    }
+    Ok(Value::bulk(lines))
 }
 
 /// The types that Redis sorts connections into. There are no replicas and no masters here.

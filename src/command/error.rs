@@ -275,6 +275,10 @@ impl Error {
         )
     }
 
+    pub(super) fn too_much(command: &str, instead: &str) -> Self {
+        Self::new(Prefix::IdCount, format!("the reply of {command} would be too large: {instead}"))
+    }
+
     pub(super) fn too_many_channels(most: usize) -> Self {
         Self::new(
             Prefix::IdCount,

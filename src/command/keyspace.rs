@@ -127,15 +127,22 @@ fn wanted<'c>(call: &Call<'c>, start: u64, list: bool) -> Result<Wanted<'c>, Err
     Ok(wanted)
 }
 
+/// The most bytes of tags that KEYS gives at once: far below what a connection may have unsent.
+const MAX_KEYS_BYTES: usize = 4 * 1024 * 1024;
+
 pub(super) fn keys(_: &mut Session, call: &Call<'_>) -> Result<Value, Error> {
     let pattern = pattern(call.arg(1))?;
     let mut found = Vec::new();
-    let mut cursor = 0;
+    let (mut cursor, mut bytes) = (0, 0);
     loop {
         let (next, tags) = call.context.router.scan(cursor, MAX_COUNT);
-        found.extend(
-            tags.iter().filter(|tag| glob(pattern, tag.as_str().as_bytes())).map(|tag| Value::bulk(tag.as_str())),
-        );
+        for tag in tags.iter().filter(|tag| glob(pattern, tag.as_str().as_bytes())) {
+            bytes += tag.as_str().len();
+            found.push(Value::bulk(tag.as_str()));
+        }
+        if bytes > MAX_KEYS_BYTES {
+            return Err(Error::too_much("KEYS", "use SCAN, which gives some at a time"));
+        }
         cursor = next;
         if cursor == 0 {
             return Ok(Value::Array(found));

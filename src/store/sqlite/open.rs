@@ -79,6 +79,25 @@ pub enum OpenError {
     Sql(PathBuf, String),
 }
 
+impl OpenError {
+    /// Whether it may pass without anybody putting the configuration or the data right: trying again makes sense.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::InUse(..) | Self::Sql(..) => true,
+            Self::Folder(_, error) | Self::NotWritable(_, error) => {
+                matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            }
+            Self::Network(..)
+            | Self::OtherData(..)
+            | Self::Gone(_)
+            | Self::Foreign(..)
+            | Self::Corrupt(..)
+            | Self::Newer(..) => false,
+        }
+    }
+}
+
 /// The lock on the database, held as long as it lives.
 pub(super) type Lock = Flock<File>;
 
