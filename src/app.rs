@@ -270,7 +270,11 @@ struct AdminThread {
 
 impl AdminThread {
     fn start(config: &Config, health: &Arc<Health>, metrics: &Arc<Metrics>) -> Result<Self, Error> {
-        let failed = |error| Error::Failed(format!("admin.addr: cannot listen on {}: {error}", config.admin.addr));
+        let failed = |error| {
+            let addr = &config.admin.addr;
+            let fix = "choose another address, such as 127.0.0.1:9391, or \"\" for none";
+            Error::Failed(format!("admin.addr: cannot listen on {addr}: {error}; {fix}"))
+        };
         let stop = CancellationToken::new();
         let Some(admin) = Admin::bind(&config.admin, &config.host.name).map_err(failed)? else {
             return Ok(Self { addr: None, thread: None, stop });

@@ -45,6 +45,9 @@ const SLOW_LOGIN: Duration = Duration::from_secs(10);
 /// How long a closing connection waits for the peer to read and to close, at most.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// A peer that has sent nothing for this long has read its replies: closing does not wait for it.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// Unsent replies of all connections together, in bytes.
 static UNSENT: AtomicUsize = AtomicUsize::new(0);
 
@@ -80,6 +83,8 @@ struct Connection<S> {
     answered: usize,
     output: Vec<u8>,
     opened: Boot,
+    /// When bytes were last read.
+    read_at: Boot,
     /// When the first byte of the request that is not whole yet was read.
     partial_since: Option<Boot>,
     killed: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -114,6 +119,7 @@ pub(super) async fn run<S: AsyncRead + AsyncWrite + Unpin>(stream: S, client: Ar
         answered: 0,
         output: Vec::new(),
         opened: shared.context.clock.boot(),
+        read_at: shared.context.clock.boot(),
         partial_since: None,
         killed: Box::pin(client.kill.clone().cancelled_owned()),
         drained: Box::pin(shared.drain.clone().cancelled_owned()),
@@ -132,6 +138,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return end;
             }
             let read_at = self.shared.context.clock.boot();
+            self.read_at = read_at;
             let answered = self.answer(read_at).await;
             let written = self.write().await;
             self.compact(read_at);
@@ -360,6 +367,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.shared.context.metrics.connections_rejected.add(reason, 1);
         }
         if matches!(end, End::Broken | End::Killed | End::Limit("output")) || self.write().await.is_err() {
+            return;
+        }
+        if end == End::Drained && self.shared.context.clock.boot().since(self.read_at) > QUIET {
+            let _ = self.stream.shutdown().await;
             return;
         }
         let linger = async {
