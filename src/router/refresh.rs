@@ -59,11 +59,13 @@ impl Router {
         self.apply_all(rows);
         let count = self.parts.store.count().await?;
         if count < self.len() as u64 {
+            // Before the rows are read: what is entered meanwhile is not missed in them.
+            let known = self.catalogue.all();
             let rows = self.parts.store.changed_since(0).await?;
             let present: HashSet<TagName> = rows.iter().map(|row| row.tag.clone()).collect();
             self.apply_all(rows);
-            for entry in self.catalogue.all().iter().filter(|entry| !present.contains(entry.name())) {
-                entry.vanish();
+            for entry in known.iter().filter(|entry| !present.contains(entry.name())) {
+                entry.vanish(self.store_name());
             }
         }
         self.fresh_at.store(asked.0, Ordering::Relaxed);

@@ -73,8 +73,7 @@ impl State {
         rules::live(row.clone())?;
         let limit = row.definition.id_limit;
         let last = row.max_id.max(row.floor).saturating_add(count).min(limit);
-        let range =
-            IdRange::new(row.max_id.max(row.floor) + 1, last + 1).ok_or_else(|| rules::exhausted(tag, limit))?;
+        let range = IdRange::new(row.max_id.max(row.floor) + 1, last + 1).ok_or_else(|| rules::exhausted(limit))?;
         (row.max_id, *row_nonce) = (last, nonce);
         Ok(Grant { range, nonce })
     }

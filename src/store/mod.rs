@@ -438,8 +438,8 @@ mod rules {
     }
 
     /// The answer where nothing is left below the limit.
-    pub(super) fn exhausted(tag: &crate::ids::TagName, limit: u64) -> StoreError {
-        StoreError::new(Kind::Exhausted, format!("tag {tag} has given all ids up to its MAX {limit}"))
+    pub(super) fn exhausted(limit: u64) -> StoreError {
+        StoreError::new(Kind::Exhausted, format!("all ids up to its MAX {limit} are given away"))
     }
 
     /// The row with `alteration` made.

@@ -112,7 +112,7 @@ impl Segment {
         let result = self.change(|state| {
             let result = state.buffer.install(grant, self.supply.clock.boot());
             if result.is_ok() {
-                state.failures = 0;
+                (state.failures, state.vanished) = (0, false);
             }
             result
         });
@@ -166,13 +166,18 @@ impl Segment {
 
     /// Drops everything, since the row is gone: what requests are told, and until when without asking again.
     pub(super) fn vanished(&self, state: &mut State) -> (Refusal, Boot) {
-        let (tag, store) = (&self.tag, self.supply.store.name());
-        let highest = state.buffer.highest().max(state.buffer.floor());
+        let store = self.supply.store.name();
+        let highest = state.buffer.highest().max(state.buffer.floor()).max(state.loaded);
+        if !std::mem::replace(&mut state.vanished, true) {
+            // Without the number, which is an id: only the reply has it.
+            tracing::error!(
+                biz_tag = %self.tag, error_kind = "system",
+                "the row of the tag has vanished from {store}: the tag is closed until the row is restored"
+            );
+        }
         let text = format!(
-            "the row of tag {tag} has vanished from {store}; restore it with a max_id of {highest} or more, or use \
-             another tag"
+            "its row has vanished from {store}; restore it with a max_id of {highest} or more, or use another tag"
         );
-        tracing::error!(biz_tag = %tag, error_kind = "system", "{text}");
         state.buffer.clear("stop");
         (Refusal::Backend(text), self.supply.clock.boot().plus(LAST_PAUSE))
     }
