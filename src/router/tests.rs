@@ -251,6 +251,41 @@ async fn a_scan_gives_every_tag_once() {
 }
 
 #[tokio::test]
+async fn a_file_that_can_only_be_read_is_told_once_and_recovers_without_a_request() {
+    use crate::health::{Part, State};
+    use sqlx::{ConnectOptions as _, Connection as _};
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("idgen.db");
+    let store = crate::store::sqlite::Sqlite::open(&path, Duration::from_millis(200)).await.expect("open").store;
+    let bench = Router::over(Arc::new(store), Config::default());
+    let entry = bench.router.admit(&tag("order")).await.expect("created");
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&path);
+    let mut shell = options.connect().await.expect("a shell");
+    let held = shell.begin_with("BEGIN IMMEDIATE").await.expect("a lock");
+    assert!(matches!(draw(&bench, &entry).await, Err(Refusal::Backend(_))));
+    for _ in 0..3 {
+        bench.router.poll().await;
+        assert!(bench.health.is_down(Part::Store), "reads work, and say nothing of grants");
+        assert_eq!(bench.health.part(Part::Catalogue), State::Up);
+    }
+    held.rollback().await.expect("rollback");
+    bench.router.poll().await;
+    assert_eq!(bench.health.part(Part::Store), State::Up, "nobody has asked for an id");
+}
+
+#[tokio::test]
+async fn a_store_that_works_is_not_probed() {
+    use crate::store::memory::Fault;
+    let bench = Router::in_memory(Config::default());
+    bench.store.plan(Fault::Fail(Kind::Permanent));
+    bench.router.poll().await;
+    assert!(!bench.health.is_down(crate::health::Part::Store), "the fault is still there for the next grant");
+    let entry = bench.router.admit(&tag("order")).await.expect("created");
+    assert!(draw(&bench, &entry).await.is_err());
+    assert!(bench.health.is_down(crate::health::Part::Store));
+}
+
+#[tokio::test]
 async fn a_clean_stop_gives_back_what_was_not_issued() {
     let bench = Router::in_memory(Config::default());
     let entry = bench.router.admit(&tag("order")).await.expect("created");

@@ -338,6 +338,12 @@ pub trait SegmentStore: Send + Sync + 'static {
     /// Why the store could not do it.
     fn raise_all(&self, by: u64) -> Answer<'_, u64>;
 
+    /// Whether a grant could be made now: writes and commits something that means nothing.
+    ///
+    /// # Errors
+    /// Why the store could not do it.
+    fn probe(&self) -> Answer<'_, ()>;
+
     /// What weakens the durability of an acknowledged grant, in words; empty when nothing does.
     ///
     /// # Errors
