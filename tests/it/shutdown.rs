@@ -33,6 +33,19 @@ fn stops_under_load_tear_no_reply_and_repeat_no_id() {
 }
 
 #[test]
+fn quiet_clients_do_not_hold_up_a_stop() {
+    let node = Setup::new().start();
+    let mut quiet = node.connect();
+    assert_eq!(quiet.call(&["IDGET", "order"]), Value::Int(1));
+    // A peer counts as quiet after a second without a request.
+    let idle = || node.connect().call(&["CLIENT", "LIST"]).text().lines().any(|line| line.contains(" idle=2 "));
+    eventually("the client has been quiet", PATIENCE, || idle().then_some(()));
+    let asked = Instant::now();
+    node.stop();
+    assert!(asked.elapsed() < Duration::from_secs(1), "the stop took {:?}", asked.elapsed());
+}
+
+#[test]
 fn executed_requests_are_all_answered_so_that_no_id_is_missing() {
     let setup = Setup::new();
     let mut ids = Vec::new();

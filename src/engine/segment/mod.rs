@@ -7,7 +7,6 @@
 //! a queue of waiters (they ask again anyway, and a watch wakes all at once).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, watch};
