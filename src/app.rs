@@ -242,7 +242,7 @@ async fn run(config: Config, telemetry: &Telemetry) -> Result<(), Error> {
     }
     health.set(Part::Store, State::Unused);
     health.set(Part::Catalogue, State::Up);
-    let context = context(&config, &server, &router, &clock, &health, &metrics)?;
+    let context = context(&config, &server_config, &server, &router, &clock, &health, &metrics)?;
     publish(&metrics, telemetry, &context, &snowflake, data.store.name());
     let background = CancellationToken::new();
     tokio::spawn(core("catalogue", Arc::clone(&router).keep_fresh(background.clone())));
@@ -348,6 +348,7 @@ fn router(
 
 fn context(
     config: &Config,
+    limits: &server::Config,
     server: &Server,
     router: &Arc<Router>,
     clock: &Arc<dyn Clock>,
@@ -359,7 +360,7 @@ fn context(
     let (Ok(first), Ok(second)) = run_id else { return Err(Error::Failed("no randomness".into())) };
     let settings = Settings {
         max_count: u64::from(config.server.max_count),
-        max_clients: config.server.max_clients,
+        max_clients: limits.max_clients,
         idle_timeout: config.server.idle_timeout,
         tcp_port: bound.map_or(0, |addr| addr.port()),
         bind: bound.map_or_else(String::new, |addr| addr.ip().to_string()),
@@ -445,15 +446,19 @@ fn publish(
 
 fn reading(snowflake: &Snowflake) -> SnowflakeReading {
     let (view, counts) = (snowflake.view(), snowflake.metrics());
-    let nanos = Duration::from_nanos(view.clock_offset_ns.unsigned_abs()).as_secs_f64();
+    // What time was led ahead by, to get above a worker id's bound, is a part of how far ids are from the wall clock.
+    let offset_ns = view.clock_offset_ns.saturating_sub_unsigned(view.lead_ns);
+    let nanos = Duration::from_nanos(offset_ns.unsigned_abs()).as_secs_f64();
     SnowflakeReading {
         rollbacks: counts.rollbacks.get(),
-        clock_offset_seconds: if view.clock_offset_ns < 0 { -nanos } else { nanos },
+        clock_offset_seconds: if offset_ns < 0 { -nanos } else { nanos },
         sequence_exhausted: counts.sequence_exhausted.get(),
         exhaustion_seconds: Duration::from_millis(view.exhaustion_ms).as_secs_f64(),
         worker_id: view.worker,
         window_remaining_seconds: Duration::from_millis(view.window_remaining_ms).as_secs_f64(),
         workers_lost: counts.lost.get(),
         register_failures: counts.register_failures.get(),
+        registry: snowflake.registry_name(),
+        regressions: counts.regressions.get(),
     }
 }
