@@ -221,7 +221,7 @@ impl Metrics {
             let help = "How long grants took, failed ones included, in seconds.";
             families.histogram("idgen_segment_fetch_duration_seconds", help, &labels, &store.fetch_duration.read());
             let (name, help) = (readings::STORE_REGRESSION, readings::STORE_REGRESSION_HELP);
-            families.counter(name, help, &labels, store.regressions.get());
+            families.counter_sum(name, help, &labels, store.regressions.get());
             families.gauge_i64(
                 "idgen_store_up",
                 "1 while tags can be read and ids granted, else 0.",

@@ -27,7 +27,7 @@ pub struct SnowflakeReading {
     pub workers_lost: u64,
     /// How often claiming a worker id failed.
     pub register_failures: u64,
-    /// The name of the registry of worker ids, which no store has.
+    /// The name of the registry of worker ids, which may be a store's too.
     pub registry: &'static str,
     /// How often the registry had gone back behind what it had confirmed.
     pub regressions: u64,
@@ -71,7 +71,7 @@ impl SnowflakeReading {
         ] {
             families.counter(name, help, &[], value);
         }
-        families.counter(STORE_REGRESSION, STORE_REGRESSION_HELP, &[("store", self.registry)], self.regressions);
+        families.counter_sum(STORE_REGRESSION, STORE_REGRESSION_HELP, &[("store", self.registry)], self.regressions);
     }
 }
 
