@@ -316,14 +316,14 @@ fn every_command_stands_in_the_readme() {
 #[test]
 fn every_dialect_has_the_same_migrations() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
+    let is_sql = |file: &str| Path::new(file).extension().is_some_and(|extension| extension == "sql");
     let mut dialects = BTreeMap::new();
     for folder in fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()) {
         let name = |path: PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
         let mut files: Vec<String> = fs::read_dir(&folder).unwrap().map(|entry| name(entry.unwrap().path())).collect();
         files.sort();
         let numbers = (1..=files.len()).map(|number| format!("{number:04}_"));
-        let numbered =
-            files.iter().zip(numbers).all(|(file, number)| file.starts_with(&number) && file.ends_with(".sql"));
+        let numbered = files.iter().zip(numbers).all(|(file, number)| file.starts_with(&number) && is_sql(file));
         assert!(numbered && !files.is_empty(), "{}: not 0001_, 0002_ and so on: {files:?}", folder.display());
         dialects.insert(name(folder), files);
     }
