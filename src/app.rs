@@ -4,7 +4,7 @@
 //! the catalogue, and only then clients. Stop: readiness goes, clients finish what was read, the worker id closes, unused
 //! tails go back, the database closes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::registry::sql::{SqlRegistry, create_bounds};
 use crate::router::{Parts, Router};
 use crate::server::{self, Server, Shared};
 use crate::store::identity::{self, Identity, IdentityError};
-use crate::store::sqlite::{OpenError, Sqlite};
+use crate::store::sqlite::{OpenError, Opened, Sqlite};
 use crate::store::{Durability, SegmentStore};
 use crate::telemetry::{self, Telemetry};
 
@@ -72,7 +72,18 @@ struct Data {
 impl Data {
     async fn open(config: &Config) -> Result<Self, Error> {
         let path = config.database.sqlite_path().map_err(Error::Refused)?;
-        let opened = Sqlite::open(&path, config.database.statement_timeout).await.map_err(|error| refused(&error))?;
+        let opened = Sqlite::open(&path, config.database.statement_timeout).await;
+        Self::check(config, opened).await
+    }
+
+    /// The same for a copy that is about to be made safe.
+    async fn open_restored(config: &Config, path: &Path) -> Result<Self, Error> {
+        let opened = Sqlite::open_restored(path, config.database.statement_timeout).await;
+        Self::check(config, opened).await
+    }
+
+    async fn check(config: &Config, opened: Result<Opened, OpenError>) -> Result<Self, Error> {
+        let opened = opened.map_err(|error| refused(&error))?;
         let layout = config.snowflake.layout().map_err(|problem| Error::Refused(problem.to_string()))?;
         let datacenter = config.snowflake.datacenter_id;
         let wanted = identity::Wanted { registry: "sql", datacenter_id: u64::from(datacenter), layout: layout.text() };
@@ -154,7 +165,7 @@ pub fn after_restore(config: &Config, skip: u64) -> Result<(), Error> {
                 path.display()
             )));
         }
-        let data = Data::open(config).await?;
+        let data = Data::open_restored(config, &path).await?;
         let reach = config.snowflake.window + config.snowflake.max_ahead + 2 * ASSUMED_SKEW;
         let hi = SystemClock.wall().millis().saturating_add(u64::try_from(reach.as_millis()).unwrap_or(u64::MAX));
         let workers = data.registry.raise_all(hi).await.map_err(|error| Error::Failed(error.to_string()))?;

@@ -105,7 +105,14 @@ pub struct Shared {
 impl Shared {
     /// What all connections share; `rules` are the right ones but in tests.
     pub fn new(config: Config, context: Arc<Context>, rules: Rules) -> Self {
-        Self { config, context, rules, drain: CancellationToken::new(), foreign: Mutex::default(), refused: Mutex::default() }
+        Self {
+            config,
+            context,
+            rules,
+            drain: CancellationToken::new(),
+            foreign: Mutex::default(),
+            refused: Mutex::default(),
+        }
     }
 
     /// Whether a connection that speaks another protocol is logged: a port scan must not fill the log.
