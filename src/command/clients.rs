@@ -206,12 +206,17 @@ impl Clients {
         self.refused.load(Relaxed)
     }
 
-    /// Ends the connection with the most bytes that its peer has not taken.
-    pub fn kill_largest(&self) {
-        let largest = self.open().values().max_by_key(|client| client.unsent.load(Relaxed)).cloned();
-        if let Some(client) = largest {
-            client.kill.cancel();
+    /// Ends the connection with the most bytes that its peer has not taken, if those of all connections that are not
+    /// ending already are more than `most`; whether it did.
+    pub fn kill_largest(&self, most: usize) -> bool {
+        let open = self.open();
+        let staying = || open.values().filter(|client| !client.kill.is_cancelled());
+        let unsent = |client: &&Arc<Client>| client.unsent.load(Relaxed);
+        if staying().map(|client| unsent(&client)).sum::<usize>() <= most {
+            return false;
         }
+        let largest = staying().max_by_key(unsent);
+        largest.inspect(|client| client.kill.cancel()).is_some()
     }
 
     /// All connections, by id.
@@ -253,7 +258,9 @@ mod tests {
         for (client, unsent) in all.iter().zip([5, 9, 7]) {
             client.set_unsent(unsent);
         }
-        clients.kill_largest();
+        assert!(!clients.kill_largest(21), "they may have so much");
+        assert!(clients.kill_largest(20));
+        assert!(!clients.kill_largest(20), "what is ending already no longer counts");
         assert_eq!(all.iter().map(|client| client.kill.is_cancelled()).collect::<Vec<_>>(), [false, true, false]);
     }
 

@@ -351,8 +351,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Counts bytes that the peer does not take now; over all connections they are bounded too.
     fn count_unsent(&self, unsent: usize) {
         self.client.set_unsent(unsent);
-        if UNSENT.fetch_add(unsent, Ordering::Relaxed) + unsent > MAX_TOTAL_OUTPUT {
-            self.shared.context.clients.kill_largest();
+        let total = UNSENT.fetch_add(unsent, Ordering::Relaxed) + unsent;
+        if total > MAX_TOTAL_OUTPUT && self.shared.context.clients.kill_largest(MAX_TOTAL_OUTPUT) {
             self.shared.context.metrics.connections_rejected.add("output", 1);
         }
     }
