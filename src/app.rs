@@ -241,6 +241,7 @@ async fn run(config: Config, telemetry: &Telemetry) -> Result<(), Error> {
         tracing::warn!(error_kind = "caller", "{warning}");
     }
     health.set(Part::Store, State::Up);
+    health.set(Part::Catalogue, State::Up);
     let context = context(&config, &server, &router, &clock, &health, &metrics)?;
     publish(&metrics, telemetry, &context, &snowflake, data.store.name());
     let background = CancellationToken::new();
@@ -432,7 +433,7 @@ fn publish(
     let (store, health, router) = (metrics.store(store), Arc::clone(&context.health), Arc::clone(&context.router));
     metrics.add_source(move |families| {
         reading(&snowflake).collect(families);
-        store.up.set(i64::from(!matches!(health.part(Part::Store), State::Down(_))));
+        store.up.set(i64::from(![Part::Store, Part::Catalogue].iter().any(|part| health.is_down(*part))));
         let age = router.catalogue_age();
         NodeReading { catalogue_age: age, panics: telemetry::panics(), log_dropped: dropped() }.collect(families);
     });

@@ -23,8 +23,10 @@ pub enum Phase {
 /// A part of the node whose state is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// The database of the segment engine and the catalogue.
+    /// Grants: the database as the segment engine writes it.
     Store,
+    /// Polls: the database as the catalogue is read from it.
+    Catalogue,
     /// The worker id of the Snowflake engine.
     Snowflake,
 }
@@ -35,6 +37,7 @@ impl Part {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Store => "store",
+            Self::Catalogue => "catalogue",
             Self::Snowflake => "snowflake",
         }
     }
@@ -49,6 +52,17 @@ pub enum State {
     Up,
     /// It doesn't, and why.
     Down(String),
+}
+
+/// What a report changed: whoever made it logs a line, or nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing that is news.
+    None,
+    /// The part worked, or nothing had asked for it, and now it doesn't.
+    Failed,
+    /// The part was down and works again.
+    Recovered,
 }
 
 /// The node's state, shared by all rooms.
@@ -85,6 +99,22 @@ impl Health {
         self.lock().insert(part, state).unwrap_or(State::Unused)
     }
 
+    /// Records the state of `part`, of which the caller is the only teller, and says whether it is news.
+    pub fn report(&self, part: Part, state: State) -> Change {
+        let fails = matches!(state, State::Down(_));
+        match (matches!(self.set(part, state), State::Down(_)), fails) {
+            (false, true) => Change::Failed,
+            (true, false) => Change::Recovered,
+            _ => Change::None,
+        }
+    }
+
+    /// Whether `part` is down.
+    #[must_use]
+    pub fn is_down(&self, part: Part) -> bool {
+        matches!(self.part(part), State::Down(_))
+    }
+
     /// The state of `part`.
     #[must_use]
     pub fn part(&self, part: Part) -> State {
@@ -117,6 +147,24 @@ mod tests {
         health.enter(Phase::Draining);
         health.enter(Phase::Serving);
         assert_eq!(health.phase(), Phase::Draining);
+    }
+
+    #[test]
+    fn a_report_is_news_when_a_part_goes_down_or_comes_back() {
+        let health = Health::default();
+        let down = |why: &str| State::Down(why.into());
+        for (state, change) in [
+            (State::Up, Change::None),
+            (down("busy"), Change::Failed),
+            (down("full"), Change::None),
+            (State::Up, Change::Recovered),
+            (State::Up, Change::None),
+        ] {
+            assert_eq!(health.report(Part::Catalogue, state.clone()), change, "{state:?}");
+            assert_eq!(health.part(Part::Catalogue), state);
+        }
+        assert_eq!(health.report(Part::Store, down("busy")), Change::Failed);
+        assert!(health.is_down(Part::Store) && !health.is_down(Part::Catalogue), "each for itself");
     }
 
     #[test]

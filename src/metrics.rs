@@ -116,7 +116,7 @@ pub struct StoreMetrics {
     pub fetch_duration: Histogram,
     /// Grants that showed that the store has lost commits.
     pub regressions: Counter,
-    /// 1 while the store answers, else 0.
+    /// 1 while tags can be read and ids granted, else 0.
     pub up: Gauge,
     /// 1 when its settings keep what it has confirmed, else 0.
     pub durable: Gauge,
@@ -222,7 +222,12 @@ impl Metrics {
             families.histogram("idgen_segment_fetch_duration_seconds", help, &labels, &store.fetch_duration.read());
             let help = "Grants that showed that the store has lost commits.";
             families.counter("idgen_store_regression_total", help, &labels, store.regressions.get());
-            families.gauge_i64("idgen_store_up", "1 while the store answers, else 0.", &labels, store.up.get());
+            families.gauge_i64(
+                "idgen_store_up",
+                "1 while tags can be read and ids granted, else 0.",
+                &labels,
+                store.up.get(),
+            );
             let help = "1 when the settings of the store keep what it has confirmed, else 0.";
             families.gauge_i64("idgen_store_durable", help, &labels, store.durable.get());
         }

@@ -3,13 +3,18 @@
 //! What is not named takes its value from the first rule that matches and from the defaults. What a tag can't have, or what
 //! this version would not keep, is refused rather than ignored.
 
-use super::{Error, Router, Wanted, store_error};
+use super::{Error, Router, Wanted};
 use crate::ids::{MAX_ID, TagName};
-use crate::store::{Alteration, Definition, EngineKind, Kind, Order, Row};
+use crate::store::{Alteration, Definition, EngineKind, Order, Row};
 
 impl Router {
-    /// The row of `tag`, made by `wanted` and the defaults unless it stands, and whether it was made.
+    /// The row of `tag`, made by `wanted` and the defaults unless it stands, and whether it was made. The row of a tag that
+    /// this node knows is only looked for: where it is gone, a new one would give the tag's ids again.
     pub(super) async fn create_row(&self, tag: &TagName, wanted: &Wanted) -> Result<(Row, bool), Error> {
+        if self.find(tag.as_str().as_bytes()).is_some() {
+            let found = self.parts.store.find(tag).await.map_err(|error| self.store_error(tag, &error))?;
+            return found.map(|row| (row, false)).ok_or_else(|| self.vanished(tag));
+        }
         let definition = self.definition(tag, wanted)?;
         let start = wanted.start.unwrap_or(1);
         if start == 0 || start > definition.id_limit {
@@ -18,13 +23,8 @@ impl Router {
                 definition.id_limit
             )));
         }
-        match self.parts.store.create(tag, &definition, start, self.config.max).await {
-            Err(error) if error.kind == Kind::TooMany => Err(Error::NoTag(format!(
-                "tag '{tag}' does not exist and there are already {} tags: raise tags.max to allow more",
-                self.config.max
-            ))),
-            answer => answer.map_err(|error| store_error(tag, &error)),
-        }
+        let made = self.parts.store.create(tag, &definition, start, self.config.max).await;
+        made.map_err(|error| self.store_error(tag, &error))
     }
 
     /// The definition of a new tag: what is named, over the first rule that matches, over the defaults.

@@ -143,10 +143,13 @@ impl Entry {
         self.row.rcu(|known| if row.revision > known.revision { Arc::new(Row::clone(row)) } else { Arc::clone(known) });
     }
 
-    /// Closes the tag, whose row is gone from the store: it must never start again at 1.
-    pub(super) fn vanish(&self) {
-        if let Engine::Segment(segment) = &self.engine {
-            segment.vanish();
+    /// Closes the tag, whose row is gone from `store`: it must never start again at 1. Gives what callers are told.
+    pub(super) fn vanish(&self, store: &str) -> Refusal {
+        match &self.engine {
+            Engine::Segment(segment) => segment.vanish(),
+            Engine::Snowflake(_) => {
+                Refusal::Backend(format!("its row has vanished from {store}; restore it, or use another tag"))
+            }
         }
     }
 

@@ -211,7 +211,7 @@ impl Router {
             return Err(self.no_tag(tag));
         }
         let _turn = self.admissions.acquire().await.map_err(|_| Refusal::Backend("the node is stopping".into()))?;
-        let found = self.parts.store.find(tag).await.map_err(|error| store_error(tag, &error))?;
+        let found = self.parts.store.find(tag).await.map_err(|error| self.store_error(tag, &error))?;
         let row = match found {
             Some(row) => row,
             None if self.config.unknown == Unknown::Create => match self.create_row(tag, &Wanted::default()).await {
@@ -256,7 +256,7 @@ impl Router {
             refuse_segment_options(change, None, None)?;
         }
         refuse_limits(change)?;
-        let row = self.parts.store.alter(tag, change).await.map_err(|error| store_error(tag, &error))?;
+        let row = self.parts.store.alter(tag, change).await.map_err(|error| self.store_error(tag, &error))?;
         entry.apply(&row);
         Ok(())
     }
@@ -273,8 +273,8 @@ impl Router {
                 "tag '{tag}' is a Snowflake tag: its ids follow the time and have no floor"
             )));
         }
-        let row = self.parts.store.find(tag).await.map_err(|error| store_error(tag, &error))?;
-        let row = row.ok_or_else(|| vanished(tag))?;
+        let row = self.parts.store.find(tag).await.map_err(|error| self.store_error(tag, &error))?;
+        let row = row.ok_or_else(|| self.vanished(tag))?;
         let reach = row.max_id.saturating_add(MAX_FLOOR_JUMP);
         if floor > reach && !force {
             return Err(Error::Conflict(format!(
@@ -282,7 +282,7 @@ impl Router {
                 row.max_id
             )));
         }
-        let row = self.parts.store.raise_floor(tag, floor).await.map_err(|error| store_error(tag, &error))?;
+        let row = self.parts.store.raise_floor(tag, floor).await.map_err(|error| self.store_error(tag, &error))?;
         entry.apply(&row);
         self.settle_everywhere().await;
         Ok(())
@@ -294,7 +294,7 @@ impl Router {
     /// `NoTag`, or why the store could not do it.
     pub async fn retire(&self, tag: &TagName) -> Result<(), Error> {
         let entry = self.known(tag).await?;
-        let row = self.parts.store.retire(tag).await.map_err(|error| store_error(tag, &error))?;
+        let row = self.parts.store.retire(tag).await.map_err(|error| self.store_error(tag, &error))?;
         entry.apply(&row);
         self.parts.metrics.retire(tag);
         self.settle_everywhere().await;
@@ -354,7 +354,7 @@ impl Router {
         if let Some(entry) = self.catalogue.find(tag.as_str().as_bytes()) {
             return Ok(entry);
         }
-        let row = self.parts.store.find(tag).await.map_err(|error| store_error(tag, &error))?;
+        let row = self.parts.store.find(tag).await.map_err(|error| self.store_error(tag, &error))?;
         self.enter(row.ok_or_else(|| Error::NoTag(format!("tag '{tag}' does not exist")))?)
     }
 
@@ -383,10 +383,33 @@ impl Router {
     fn no_tag(&self, tag: &TagName) -> Error {
         match self.config.unknown {
             Unknown::Refuse => Error::NoTag(format!("tag '{tag}' does not exist: create it with IDTAG CREATE {tag}")),
-            Unknown::Create => Error::NoTag(format!(
-                "tag '{tag}' does not exist and there are already {} tags: raise tags.max to allow more",
-                self.config.max
-            )),
+            Unknown::Create => self.no_room(tag),
+        }
+    }
+
+    fn no_room(&self, tag: &TagName) -> Error {
+        let most = self.config.max;
+        Error::NoTag(format!(
+            "tag '{tag}' does not exist and there are already {most} tags: raise tags.max to allow more"
+        ))
+    }
+
+    /// Closes `tag`, whose row is gone from the store, and says so.
+    fn vanished(&self, tag: &TagName) -> Error {
+        match self.catalogue.find(tag.as_str().as_bytes()) {
+            Some(entry) => entry.vanish(self.store_name()).into(),
+            None => Error::NoTag(format!("tag '{tag}' does not exist")),
+        }
+    }
+
+    fn store_error(&self, tag: &TagName, error: &StoreError) -> Error {
+        match error.kind {
+            Kind::Retired => Refusal::Retired.into(),
+            Kind::Missing => self.vanished(tag),
+            Kind::Exhausted => Refusal::Exhausted(error.text.clone()).into(),
+            Kind::Conflict => Error::Conflict(error.text.clone()),
+            Kind::TooMany => self.no_room(tag),
+            Kind::Transient | Kind::Unknown | Kind::Permanent => Refusal::Backend(error.text.clone()).into(),
         }
     }
 
@@ -395,21 +418,6 @@ impl Router {
         if self.parts.store.shared() {
             tokio::time::sleep(self.config.refresh * 2).await;
         }
-    }
-}
-
-fn vanished(tag: &TagName) -> Error {
-    Refusal::Backend(format!("the row of tag '{tag}' has vanished from the database: restore it")).into()
-}
-
-fn store_error(tag: &TagName, error: &StoreError) -> Error {
-    match error.kind {
-        Kind::Retired => Refusal::Retired.into(),
-        Kind::Missing => vanished(tag),
-        Kind::Exhausted => Refusal::Exhausted(error.text.clone()).into(),
-        Kind::Conflict => Error::Conflict(error.text.clone()),
-        Kind::TooMany => Error::NoTag(error.text.clone()),
-        Kind::Transient | Kind::Unknown | Kind::Permanent => Refusal::Backend(error.text.clone()).into(),
     }
 }
 

@@ -16,7 +16,7 @@ use super::{Declared, Error, Router, Wanted};
 use crate::clock::Boot;
 use crate::engine::Refusal;
 use crate::glob::glob;
-use crate::health::{Part, State};
+use crate::health::{Change, Part, State};
 use crate::ids::TagName;
 use crate::store::{Alteration, EngineKind, Row, StoreError};
 
@@ -59,11 +59,13 @@ impl Router {
         self.apply_all(rows);
         let count = self.parts.store.count().await?;
         if count < self.len() as u64 {
+            // Before the rows are read: what is entered meanwhile is not missed in them.
+            let known = self.catalogue.all();
             let rows = self.parts.store.changed_since(0).await?;
             let present: HashSet<TagName> = rows.iter().map(|row| row.tag.clone()).collect();
             self.apply_all(rows);
-            for entry in self.catalogue.all().iter().filter(|entry| !present.contains(entry.name())) {
-                entry.vanish();
+            for entry in known.iter().filter(|entry| !present.contains(entry.name())) {
+                entry.vanish(self.store_name());
             }
         }
         self.fresh_at.store(asked.0, Ordering::Relaxed);
@@ -82,18 +84,25 @@ impl Router {
         }
     }
 
-    /// Polls the store until `cancel`; the answer to each poll is the store's state of health.
+    /// Polls the store until `cancel`.
     pub async fn keep_fresh(self: Arc<Self>, cancel: CancellationToken) {
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = tokio::time::sleep(self.config.refresh) => {}
             }
-            match self.refresh().await {
-                Ok(()) => self.tell(State::Up),
-                Err(error) => self.tell(State::Down(error.text)),
-            }
+            self.poll().await;
         }
+    }
+
+    /// One poll, whose answer is the catalogue's state of health. While grants fail, the store is asked about those too:
+    /// no request need come to show that they work again.
+    pub(super) async fn poll(&self) {
+        match self.refresh().await {
+            Ok(()) => self.tell(State::Up),
+            Err(error) => self.tell(State::Down(error.text)),
+        }
+        self.parts.supply.probe().await;
     }
 
     /// How old what this node knows of the tags is; `None` before the first look.
@@ -102,19 +111,16 @@ impl Router {
         Some(self.parts.clock.boot().since(Boot(fresh_at)))
     }
 
-    /// Records the store's state and logs only what changes.
-    fn tell(&self, state: State) {
-        let before = self.parts.health.set(Part::Store, state.clone());
-        match (before, state) {
-            (State::Down(_), State::Up) => tracing::info!(store = self.store_name(), "the store answers again"),
-            (State::Up | State::Unused, State::Down(reason)) => {
-                tracing::warn!(
-                    store = self.store_name(),
-                    error_kind = "system",
-                    "the catalogue can't be read: {reason}"
-                );
+    /// Records how reading the catalogue went, and logs it when that is news.
+    fn tell(&self, now: State) {
+        let reason = if let State::Down(reason) = &now { reason.clone() } else { String::new() };
+        match self.parts.health.report(Part::Catalogue, now) {
+            Change::None => {}
+            Change::Failed => {
+                let store = self.store_name();
+                tracing::warn!(store, error_kind = "system", "the catalogue can't be read: {reason}");
             }
-            _ => {}
+            Change::Recovered => tracing::info!(store = self.store_name(), "the catalogue can be read again"),
         }
     }
 

@@ -12,12 +12,13 @@ use crate::ids::Incarnation;
 use crate::metrics::Metrics;
 use crate::registry::WorkerRegistry;
 use crate::registry::memory::MemoryRegistry;
+use crate::store::SegmentStore;
 use crate::store::memory::Memory;
 
 /// A router over stores in memory, with what a test needs of its surroundings.
-pub(crate) struct Bench {
+pub(crate) struct Bench<S = Memory> {
     pub(crate) router: Arc<Router>,
-    pub(crate) store: Arc<Memory>,
+    pub(crate) store: Arc<S>,
     pub(crate) clock: ManualClock,
     pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
@@ -26,10 +27,14 @@ pub(crate) struct Bench {
 impl Router {
     /// A router that knows no tag, over stores in memory. Needs a tokio runtime around it.
     pub(crate) fn in_memory(config: Config) -> Bench {
+        Self::over(Arc::new(Memory::default()), config)
+    }
+
+    /// A router that knows no tag, over a store that may hold some: what a restart of the process makes.
+    pub(crate) fn over<S: SegmentStore>(store: Arc<S>, config: Config) -> Bench<S> {
         let clock = ManualClock::new(Boot(1_000_000_000_000), Wall(1_800_000_000_000_000_000));
         let health = Arc::new(Health::default());
         let metrics = Arc::new(Metrics::default());
-        let store = Arc::new(Memory::default());
         let snowflake_config = snowflake::Config::default();
         let layout = snowflake_config.layout().expect("the default layout");
         let registry: Arc<dyn WorkerRegistry> = Arc::new(MemoryRegistry::new(layout.workers(), 0, true));

@@ -10,7 +10,7 @@ fn tag(name: &str) -> TagName {
 }
 
 /// Draws one id, waiting for refills as a request does.
-async fn draw(bench: &Bench, entry: &Entry) -> Result<u64, Refusal> {
+async fn draw<S>(bench: &Bench<S>, entry: &Entry) -> Result<u64, Refusal> {
     let mut ranges: Vec<IdRange> = Vec::new();
     loop {
         match entry.take(Demand::Singles(1), bench.clock.boot(), &mut ranges) {
@@ -120,6 +120,84 @@ async fn a_row_that_vanished_closes_its_tag_and_is_never_made_again() {
     assert!(bench.store.find(&tag("order")).await.expect("answers").is_none());
 }
 
+/// The text of a refusal that says that the row is gone.
+fn backend<T: std::fmt::Debug>(answer: Result<T, Error>) -> String {
+    match answer {
+        Err(Error::Refused(Refusal::Backend(text))) => text,
+        other => panic!("no refusal of the store: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn after_a_restart_a_row_that_vanished_is_not_made_again_by_a_command() {
+    let before = Router::in_memory(Config::default());
+    let (name, store) = (tag("order"), Arc::clone(&before.store));
+    let entry = before.router.admit(&name).await.expect("created");
+    assert_eq!(draw(&before, &entry).await, Ok(1));
+    drop(before);
+    let bench = Router::over(Arc::clone(&store), Config::default());
+    bench.router.load().await.expect("loaded");
+    let entry = bench.router.find(b"order").expect("known");
+    assert!(store.delete(&name));
+    // Before any poll has noticed.
+    let text = backend(bench.router.create(&name, &Wanted::default()).await);
+    assert!(text.contains("has vanished") && text.contains("max_id of 1000 or more"), "{text}");
+    assert!(matches!(draw(&bench, &entry).await, Err(Refusal::Backend(_))));
+    bench.router.refresh().await.expect("the store answers");
+    backend(bench.router.create(&name, &Wanted::default()).await);
+    backend(bench.router.alter(&name, &Alteration::default()).await);
+    backend(bench.router.floor(&name, 5, false).await);
+    assert_eq!(store.count().await, Ok(0));
+    // Put back by hand, at 1: the ids that the process before gave away are not given again.
+    let definition = bench.router.definition(&name, &Wanted::default()).expect("defaults");
+    store.create(&name, &definition, 1, 10).await.expect("by hand");
+    bench.clock.advance(Duration::from_mins(1));
+    assert_eq!(draw(&bench, &entry).await, Ok(1001));
+}
+
+#[tokio::test]
+async fn a_declared_tag_whose_row_vanished_is_not_made_again() {
+    let declared = vec![Declared { tag: "order".into(), ..Declared::default() }];
+    let bench = Router::in_memory(Config { declared, ..Config::default() });
+    bench.router.load().await.expect("loaded");
+    assert!(bench.store.delete(&tag("order")));
+    assert!(backend(bench.router.load().await).contains("has vanished"));
+    assert_eq!(bench.store.count().await, Ok(0));
+}
+
+#[tokio::test]
+async fn a_snowflake_tag_whose_row_vanished_is_not_made_again() {
+    let bench = Router::in_memory(Config::default());
+    let wanted = Wanted { engine: Some(EngineKind::Snowflake), ..Wanted::default() };
+    bench.router.create(&tag("event"), &wanted).await.expect("created");
+    assert!(bench.store.delete(&tag("event")));
+    assert!(backend(bench.router.create(&tag("event"), &wanted).await).contains("has vanished"));
+}
+
+#[tokio::test]
+async fn texts_leave_the_name_of_the_tag_to_the_reply() {
+    let bench = Router::in_memory(Config::default());
+    let limited = Wanted { fields: Alteration { id_limit: Some(1), ..Alteration::default() }, ..Wanted::default() };
+    bench.router.create(&tag("mx"), &limited).await.expect("created");
+    let entry = bench.router.find(b"mx").expect("known");
+    draw(&bench, &entry).await.expect("the only id");
+    let mut refusals = vec![draw(&bench, &entry).await];
+    assert!(bench.store.delete(&tag("mx")));
+    bench.router.refresh().await.expect("the store answers");
+    refusals.push(draw(&bench, &entry).await);
+    bench.router.stop(Duration::from_secs(1)).await;
+    refusals.push(draw(&bench, &entry).await);
+    let texts: Vec<_> = refusals.into_iter().map(|refusal| refusal.expect_err("refused").to_string()).collect();
+    assert_eq!(
+        texts,
+        [
+            "all ids up to its MAX 1 are given away",
+            "its row has vanished from memory; restore it with a max_id of 1 or more, or use another tag",
+            "this node is stopping",
+        ]
+    );
+}
+
 #[tokio::test]
 async fn a_change_made_elsewhere_arrives_with_the_next_refresh() {
     let bench = Router::in_memory(Config::default());
@@ -170,6 +248,41 @@ async fn a_scan_gives_every_tag_once() {
     seen.dedup();
     assert_eq!(seen.len(), 300);
     assert_eq!(bench.router.len(), 300);
+}
+
+#[tokio::test]
+async fn a_file_that_can_only_be_read_is_told_once_and_recovers_without_a_request() {
+    use crate::health::{Part, State};
+    use sqlx::{ConnectOptions as _, Connection as _};
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("idgen.db");
+    let store = crate::store::sqlite::Sqlite::open(&path, Duration::from_millis(200)).await.expect("open").store;
+    let bench = Router::over(Arc::new(store), Config::default());
+    let entry = bench.router.admit(&tag("order")).await.expect("created");
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&path);
+    let mut shell = options.connect().await.expect("a shell");
+    let held = shell.begin_with("BEGIN IMMEDIATE").await.expect("a lock");
+    assert!(matches!(draw(&bench, &entry).await, Err(Refusal::Backend(_))));
+    for _ in 0..3 {
+        bench.router.poll().await;
+        assert!(bench.health.is_down(Part::Store), "reads work, and say nothing of grants");
+        assert_eq!(bench.health.part(Part::Catalogue), State::Up);
+    }
+    held.rollback().await.expect("rollback");
+    bench.router.poll().await;
+    assert_eq!(bench.health.part(Part::Store), State::Up, "nobody has asked for an id");
+}
+
+#[tokio::test]
+async fn a_store_that_works_is_not_probed() {
+    use crate::store::memory::Fault;
+    let bench = Router::in_memory(Config::default());
+    bench.store.plan(Fault::Fail(Kind::Permanent));
+    bench.router.poll().await;
+    assert!(!bench.health.is_down(crate::health::Part::Store), "the fault is still there for the next grant");
+    let entry = bench.router.admit(&tag("order")).await.expect("created");
+    assert!(draw(&bench, &entry).await.is_err());
+    assert!(bench.health.is_down(crate::health::Part::Store));
 }
 
 #[tokio::test]

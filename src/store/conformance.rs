@@ -268,6 +268,18 @@ async fn all_counters_rise_together(store: Arc<dyn SegmentStore>) {
     assert_eq!(store.grant(&far, 1).await.expect_err("at its limit").kind, Kind::Exhausted);
 }
 
+async fn a_probe_changes_no_row(store: Arc<dyn SegmentStore>) {
+    let tag = with_tag(&*store, "order", 1, MAX_ID).await;
+    let Grant { nonce, .. } = store.grant(&tag, 10).await.expect("grant");
+    let rows = store.changed_since(0).await.expect("rows");
+    assert_eq!(store.probe().await, Ok(()));
+    assert_eq!(store.changed_since(0).await, Ok(rows.clone()));
+    let tail = Tail { tag: tag.clone(), unused: range(4, 10), nonce };
+    assert_eq!(store.return_tail(&tail).await, Ok(true));
+    let row = store.raise_floor(&tag, 50).await.expect("floor");
+    assert!(row.revision > rows[0].revision);
+}
+
 macro_rules! conformance {
     ($($name:ident),* $(,)?) => {
         mod memory {
@@ -303,4 +315,5 @@ conformance! {
     a_tail_never_undoes_a_floor_or_a_change_of_hands,
     revisions_are_unique_and_show_what_changed,
     all_counters_rise_together,
+    a_probe_changes_no_row,
 }

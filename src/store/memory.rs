@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use super::{Alteration, Answer, Definition, Grant, Kind, Row, SegmentStore, StoreError, Tail, rules};
 use crate::ids::{IdRange, MAX_ID, TagName, random_u128};
 
-/// What the next grant does instead of working; one fault a grant, in the order they were planned.
+/// What the next grant or probe does instead of working; one fault each, in the order they were planned.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// Nothing happens and the answer is an error of this kind.
@@ -73,8 +73,7 @@ impl State {
         rules::live(row.clone())?;
         let limit = row.definition.id_limit;
         let last = row.max_id.max(row.floor).saturating_add(count).min(limit);
-        let range =
-            IdRange::new(row.max_id.max(row.floor) + 1, last + 1).ok_or_else(|| rules::exhausted(tag, limit))?;
+        let range = IdRange::new(row.max_id.max(row.floor) + 1, last + 1).ok_or_else(|| rules::exhausted(limit))?;
         (row.max_id, *row_nonce) = (last, nonce);
         Ok(Grant { range, nonce })
     }
@@ -227,6 +226,23 @@ impl SegmentStore for Memory {
                 state.write(Row { max_id: raised, floor: raised, ..row })?;
             }
             Ok(count)
+        })
+    }
+
+    fn probe(&self) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let fault = self.lock().faults.pop_front();
+            match fault {
+                None => Ok(()),
+                Some(Fault::Fail(kind)) => Err(StoreError::new(kind, format!("planned: {}", kind.name()))),
+                Some(Fault::Held(gate)) => {
+                    drop(gate.acquire().await);
+                    Ok(())
+                }
+                Some(Fault::AppliedUnknown | Fault::AppliedLate(_)) => {
+                    Err(StoreError::new(Kind::Unknown, "the answer was lost"))
+                }
+            }
         })
     }
 

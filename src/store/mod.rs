@@ -338,6 +338,12 @@ pub trait SegmentStore: Send + Sync + 'static {
     /// Why the store could not do it.
     fn raise_all(&self, by: u64) -> Answer<'_, u64>;
 
+    /// Whether a grant could be made now: writes and commits something that means nothing.
+    ///
+    /// # Errors
+    /// Why the store could not do it.
+    fn probe(&self) -> Answer<'_, ()>;
+
     /// What weakens the durability of an acknowledged grant, in words; empty when nothing does.
     ///
     /// # Errors
@@ -438,8 +444,8 @@ mod rules {
     }
 
     /// The answer where nothing is left below the limit.
-    pub(super) fn exhausted(tag: &crate::ids::TagName, limit: u64) -> StoreError {
-        StoreError::new(Kind::Exhausted, format!("tag {tag} has given all ids up to its MAX {limit}"))
+    pub(super) fn exhausted(limit: u64) -> StoreError {
+        StoreError::new(Kind::Exhausted, format!("all ids up to its MAX {limit} are given away"))
     }
 
     /// The row with `alteration` made.

@@ -175,9 +175,10 @@ impl Sqlite {
             None => self.grant_rest(&mut tx, tag, nonce).await?,
         };
         // Looked at once more before it counts: a row that gave anything else must not be committed.
-        let range = last.checked_sub(count).and_then(|before| IdRange::new(before + 1, last + 1)).ok_or_else(|| {
-            StoreError::new(Kind::Permanent, format!("the row of tag {tag} gave no valid range")).because("corrupt")
-        })?;
+        let range = last
+            .checked_sub(count)
+            .and_then(|before| IdRange::new(before + 1, last + 1))
+            .ok_or_else(|| StoreError::new(Kind::Permanent, "its row gave no valid range").because("corrupt"))?;
         self.commit(tx).await?;
         Ok(Grant { range, nonce })
     }
@@ -188,7 +189,7 @@ impl Sqlite {
         let limit = row.definition.id_limit;
         let rest = limit.saturating_sub(row.max_id);
         if rest == 0 {
-            return Err(rules::exhausted(tag, limit));
+            return Err(rules::exhausted(limit));
         }
         let sql = "UPDATE id_alloc SET max_id = id_limit, grant_nonce = ?, \
                    update_time = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') \
@@ -197,7 +198,7 @@ impl Sqlite {
         if self.run(query.execute(connection(tx))).await?.rows_affected() == 1 {
             Ok((limit, rest))
         } else {
-            Err(StoreError::new(Kind::Transient, format!("the row of tag {tag} changed meanwhile")))
+            Err(StoreError::new(Kind::Transient, "its row changed meanwhile"))
         }
     }
 
@@ -370,6 +371,15 @@ impl SegmentStore for Sqlite {
 
     fn raise_all(&self, by: u64) -> Answer<'_, u64> {
         Box::pin(self.raise_rows(by.min(MAX_ID)))
+    }
+
+    fn probe(&self) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let mut tx = self.begin().await?;
+            // A number that is skipped: a transaction that writes nothing would not find a full disk.
+            self.revise(&mut tx, 1).await?;
+            self.commit(tx).await
+        })
     }
 
     fn durability(&self) -> Answer<'_, Vec<String>> {

@@ -61,7 +61,7 @@ pub struct Buffer {
     threshold: u64,
     queue: VecDeque<IdRange>,
     queued: u64,
-    /// The highest end ever received: no later range may start below it.
+    /// The highest end ever received, or where the fence was set: no later range may start below it.
     highest: u64,
     floor: u64,
     /// The nonce of the last grant, while its end is the end of the last range here.
@@ -321,6 +321,11 @@ impl Buffer {
         (self.waiting, self.whole, self.largest, self.ordered) = (0, 0, 0, 0);
     }
 
+    /// Takes `last` for the last id ever given away: no later range may start at or below it.
+    pub fn fence(&mut self, last: u64) {
+        self.highest = self.highest.max(last.saturating_add(1));
+    }
+
     /// Lets the next request ask the store whatever went wrong before: the definition has changed.
     pub fn forgive(&mut self) {
         self.trouble = None;
@@ -414,7 +419,7 @@ impl Buffer {
         !self.queue.is_empty()
     }
 
-    /// The last id that the store has given to this buffer; 0: none.
+    /// The last id that is known to be given away, by a grant or by [`Self::fence`]; 0: none.
     #[must_use]
     pub const fn highest(&self) -> u64 {
         self.highest.saturating_sub(1)

@@ -161,6 +161,10 @@ struct State {
     id_limit: u64,
     /// Refills that failed since the last good one.
     failures: u32,
+    /// The row's `max_id` when this process read it first.
+    loaded: u64,
+    /// Whether the row was found to be gone, and no grant has shown since that it is back.
+    vanished: bool,
 }
 
 /// What people and replies are told of a tag's buffer.
@@ -174,24 +178,30 @@ pub struct View {
     pub step: u64,
     /// Why the step is what it is.
     pub step_reason: &'static str,
-    /// The last id granted to this node; 0: none yet.
+    /// The last id known to be given away: granted to this node, or by the row where the store has no other node.
     pub max_id: u64,
     /// The floor this node knows.
     pub floor: u64,
 }
 
 impl Segment {
-    /// The engine of the tag that `row` defines, with nothing in memory yet.
+    /// The engine of the tag that `row` defines, with nothing in memory yet. Where no other node uses the store, nobody
+    /// but this process moves the row: a grant at or below the `max_id` that it is loaded with is not believed. (A shared
+    /// row may be lower a moment later, when another node gives a tail back.)
     #[must_use]
     pub fn new(row: &Row, supply: Arc<Supply>, metrics: Arc<TagMetrics>) -> Arc<Self> {
         let step = Step::new(&row.definition);
         metrics.step.set(step.next_step());
         metrics.headroom.set(row.definition.id_limit.saturating_sub(row.max_id));
         let mut buffer = Buffer::new(row.floor, supply.preload_permille, Rules::default());
+        if !supply.store.shared() {
+            buffer.fence(row.max_id);
+        }
         if row.retired {
             buffer.close(Refusal::Retired);
         }
-        let state = State { buffer, step, id_limit: row.definition.id_limit, failures: 0 };
+        let (id_limit, loaded) = (row.definition.id_limit, row.max_id);
+        let state = State { buffer, step, id_limit, failures: 0, loaded, vanished: false };
         Arc::new_cyclic(|this| Self {
             state: Mutex::new(state),
             tag: row.tag.clone(),
@@ -251,13 +261,15 @@ impl Segment {
     }
 
     /// The row has vanished from the store: drops what is in memory and refuses until a grant shows that it is back. The
-    /// row is never made again from here.
-    pub fn vanish(&self) {
-        self.change(|state| {
+    /// row is never made again from here. Gives what requests are told.
+    pub fn vanish(&self) -> Refusal {
+        let refusal = self.change(|state| {
             let (refusal, retry_at) = self.vanished(state);
-            state.buffer.refuse(refusal, retry_at);
+            state.buffer.refuse(refusal.clone(), retry_at);
+            refusal
         });
         self.wake();
+        refusal
     }
 
     /// Follows a changed definition from the next grant on.
@@ -275,7 +287,7 @@ impl Segment {
     /// store then refuses are the caller's to count.
     pub async fn stop(&self, patience: Duration) -> Option<Tail> {
         let mut ended = self.ended.subscribe();
-        let stopping = || Refusal::TryAgain("the server is stopping; ask another node or again".into());
+        let stopping = || Refusal::TryAgain("this node is stopping".into());
         self.change(|state| state.buffer.close(stopping()));
         let idle = async { while self.lock().buffer.is_refilling() && ended.changed().await.is_ok() {} };
         if tokio::time::timeout(patience, idle).await.is_err() {

@@ -7,10 +7,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Segment, State};
+use super::{Segment, State, Supply};
 use crate::clock::Boot;
 use crate::engine::Refusal;
-use crate::health::{self, Part};
+use crate::health::{self, Change, Part};
 use crate::ids::random_u128;
 use crate::store::{Grant, Kind, StoreError};
 
@@ -112,12 +112,12 @@ impl Segment {
         let result = self.change(|state| {
             let result = state.buffer.install(grant, self.supply.clock.boot());
             if result.is_ok() {
-                state.failures = 0;
+                (state.failures, state.vanished) = (0, false);
             }
             result
         });
         if result.is_ok() {
-            self.tell(&health::State::Up);
+            self.supply.tell(health::State::Up);
         }
         result
     }
@@ -161,31 +161,46 @@ impl Segment {
                 true
             }
         });
-        self.tell(&if down { health::State::Down(error.text.clone()) } else { health::State::Up });
+        self.supply.tell(if down { health::State::Down(error.text.clone()) } else { health::State::Up });
     }
 
     /// Drops everything, since the row is gone: what requests are told, and until when without asking again.
     pub(super) fn vanished(&self, state: &mut State) -> (Refusal, Boot) {
-        let (tag, store) = (&self.tag, self.supply.store.name());
-        let highest = state.buffer.highest().max(state.buffer.floor());
+        let store = self.supply.store.name();
+        let highest = state.buffer.highest().max(state.buffer.floor()).max(state.loaded);
+        if !std::mem::replace(&mut state.vanished, true) {
+            // Without the number, which is an id: only the reply has it.
+            tracing::error!(
+                biz_tag = %self.tag, error_kind = "system",
+                "the row of the tag has vanished from {store}: the tag is closed until the row is restored"
+            );
+        }
         let text = format!(
-            "the row of tag {tag} has vanished from {store}; restore it with a max_id of {highest} or more, or use \
-             another tag"
+            "its row has vanished from {store}; restore it with a max_id of {highest} or more, or use another tag"
         );
-        tracing::error!(biz_tag = %tag, error_kind = "system", "{text}");
         state.buffer.clear("stop");
         (Refusal::Backend(text), self.supply.clock.boot().plus(LAST_PAUSE))
     }
+}
+
+impl Supply {
+    /// Asks a store that is down whether a grant could be made now, so that a node without requests notices when it can.
+    pub async fn probe(&self) {
+        if self.health.is_down(Part::Store) {
+            let answer = self.store.probe().await;
+            self.tell(answer.map_or_else(|error| health::State::Down(error.text), |()| health::State::Up));
+        }
+    }
 
     /// Tells the node's health how the store is, and the log when that is news.
-    fn tell(&self, now: &health::State) {
-        let before = self.supply.health.set(Part::Store, now.clone());
-        match (&before, now) {
-            (health::State::Down(_), health::State::Up) => tracing::info!("the store works again"),
-            (health::State::Up | health::State::Unused, health::State::Down(reason)) => {
-                tracing::warn!(biz_tag = %self.tag, error_kind = "system", "the store fails: {reason}");
+    fn tell(&self, now: health::State) {
+        let reason = if let health::State::Down(reason) = &now { reason.clone() } else { String::new() };
+        match self.health.report(Part::Store, now) {
+            Change::None => {}
+            Change::Failed => {
+                tracing::warn!(store = self.store.name(), error_kind = "system", "grants fail: {reason}");
             }
-            _ => {}
+            Change::Recovered => tracing::info!(store = self.store.name(), "grants work again"),
         }
     }
 }

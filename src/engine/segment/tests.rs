@@ -264,7 +264,7 @@ async fn a_vanished_row_closes_the_tag_and_is_never_made_again() {
     assert!(world.store.delete(segment.tag()));
     for _ in 0..3 {
         let Err(Refusal::Backend(text)) = world.take(&segment, Demand::Batch(20)).await else { panic!("served") };
-        assert!(text.contains("order has vanished") && text.contains("10 or more"), "{text}");
+        assert!(text.contains("row has vanished") && text.contains("10 or more"), "{text}");
         assert!(matches!(world.take(&segment, Demand::Singles(1)).await, Err(Refusal::Backend(_))), "none from memory");
         world.clock.advance(Duration::from_secs(2));
     }

@@ -216,6 +216,7 @@ async fn a_grant_fails_when_the_file_was_taken_away_or_replaced() {
     fs::rename(folder.file("idgen.db"), folder.file("away")).expect("take it away");
     let error = store.grant(&tag, 10).await.expect_err("no file");
     assert_eq!((error.kind, error.reason), (Kind::Permanent, "gone"), "{error}");
+    assert_eq!(store.probe().await, Err(error));
     fs::copy(folder.file("away"), folder.file("idgen.db")).expect("replace it");
     let error = store.grant(&tag, 10).await.expect_err("another file");
     assert!(error.kind == Kind::Permanent && error.text.contains("replaced"), "{error}");
@@ -237,7 +238,10 @@ async fn a_lock_that_somebody_else_holds_makes_a_grant_busy_and_nothing_more() {
     let held = shell.begin_with("BEGIN IMMEDIATE").await.expect("a lock");
     let error = store.grant(&tag, 10).await.expect_err("locked");
     assert_eq!((error.kind, error.reason), (Kind::Transient, "busy"), "{error}");
+    assert_eq!(store.probe().await.expect_err("locked").reason, "busy");
+    assert!(store.find(&tag).await.expect("reads work").is_some());
     held.rollback().await.expect("rollback");
+    assert_eq!(store.probe().await, Ok(()));
     assert_eq!(store.grant(&tag, 10).await.expect("grant").range.start(), 1);
 }
 
