@@ -1,9 +1,13 @@
 //! The end of a node's segment tags: nothing is served any more, then the unused tails go back to the store.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Router;
 use crate::engine::Engine;
+use crate::engine::segment::Segment;
+use crate::ids::IdRange;
+use crate::store::{MAX_TAILS, Tail};
 
 /// How long giving tails back may take in all. What is not given back by then is a gap, never a duplicate.
 const RETURN_TIME: Duration = Duration::from_secs(5);
@@ -11,22 +15,49 @@ const RETURN_TIME: Duration = Duration::from_secs(5);
 impl Router {
     /// Stops every segment tag, waiting up to `patience` for refills in flight, and gives the unused tails back.
     pub async fn stop(&self, patience: Duration) {
-        let deadline = self.parts.clock.boot().plus(patience);
-        let mut tails = Vec::new();
-        for entry in self.catalogue.all() {
-            if let Engine::Segment(segment) = entry.engine() {
-                let left = deadline.since(self.parts.clock.boot());
-                tails.extend(segment.stop(left).await);
-            }
+        let entries = self.catalogue.all();
+        let segments: Vec<&Arc<Segment>> = entries
+            .iter()
+            .filter_map(|entry| if let Engine::Segment(segment) = entry.engine() { Some(segment) } else { None })
+            .collect();
+        for segment in &segments {
+            segment.stop();
         }
-        let deadline = self.parts.clock.boot().plus(RETURN_TIME);
-        let (mut returned, mut skipped) = (0_u64, 0_u64);
-        for tail in tails {
-            let late = self.parts.clock.boot() >= deadline;
-            let back = !late && self.parts.store.return_tail(&tail).await.unwrap_or(false);
-            *(if back { &mut returned } else { &mut skipped }) += tail.unused.len();
+        // All end side by side while one of them is waited for.
+        let idle = async {
+            for segment in &segments {
+                segment.idle().await;
+            }
+        };
+        // Who is late tells it: `Segment::tail`.
+        drop(tokio::time::timeout(patience, idle).await);
+        let tails: Vec<Tail> = segments.iter().filter_map(|segment| segment.tail()).collect();
+        self.give_back(&tails, RETURN_TIME).await;
+    }
+
+    /// Gives tails back until `time` is over.
+    pub(super) async fn give_back(&self, tails: &[Tail], time: Duration) {
+        let deadline = self.parts.clock.boot().plus(time);
+        let (mut returned, mut skipped, mut late) = (0_u64, 0_u64, 0_usize);
+        for batch in tails.chunks(MAX_TAILS) {
+            if self.parts.clock.boot() >= deadline {
+                late += batch.len();
+                skipped += batch.iter().map(|tail| IdRange::len(tail.unused)).sum::<u64>();
+                continue;
+            }
+            let taken = self.parts.store.return_tails(batch).await.unwrap_or_else(|error| {
+                tracing::warn!(error_kind = "system", "unused ids could not be given back: {error}");
+                Vec::new()
+            });
+            for (n, tail) in batch.iter().enumerate() {
+                let back = taken.get(n).copied().unwrap_or(false);
+                *(if back { &mut returned } else { &mut skipped }) += tail.unused.len();
+            }
         }
         self.parts.metrics.discarded.add("stop", skipped);
         tracing::info!(returned, skipped, "unused ids given back to the {}", self.store_name());
+        if late > 0 {
+            tracing::warn!(error_kind = "system", "the unused ids of {late} tags were skipped: no time was left");
+        }
     }
 }

@@ -286,6 +286,63 @@ async fn a_store_that_works_is_not_probed() {
 }
 
 #[tokio::test]
+async fn one_slow_refill_costs_no_other_tag_its_tail() {
+    use crate::store::memory::Fault;
+    let bench = Router::in_memory(Config::default());
+    let gates: Vec<_> = (0..3).map(|_| Arc::new(tokio::sync::Semaphore::new(0))).collect();
+    // The first by name never ends; the others do once everything is closed.
+    let names = ["a", "b", "c"].map(tag);
+    for (name, gate) in names.iter().zip(&gates) {
+        let entry = bench.router.admit(name).await.expect("created");
+        bench.store.plan(Fault::Held(Arc::clone(gate)));
+        let mut out = Vec::new();
+        assert!(entry.take(Demand::Singles(1), bench.clock.boot(), &mut out).is_err());
+        while bench.store.grants().len() < 1 + names.iter().position(|other| other == name).unwrap_or(0) {
+            tokio::task::yield_now().await;
+        }
+    }
+    let (router, last) = (Arc::clone(&bench.router), bench.router.find(b"c").expect("known"));
+    let stop = tokio::spawn(async move { router.stop(Duration::from_millis(300)).await });
+    // Closed while the first is still waited for.
+    loop {
+        let mut out = Vec::new();
+        match last.take(Demand::Singles(1), bench.clock.boot(), &mut out) {
+            Err(Shortage::Refused(Refusal::TryAgain(_))) => break,
+            _ => tokio::task::yield_now().await,
+        }
+    }
+    assert!(!stop.is_finished());
+    gates[1].add_permits(1);
+    gates[2].add_permits(1);
+    stop.await.expect("a task");
+    for name in &names {
+        assert_eq!(bench.store.find(name).await.expect("answers").expect("a row").max_id, 0, "{name}");
+    }
+    assert_eq!(bench.metrics.discarded.get(), [("stop", 0)]);
+}
+
+#[tokio::test]
+async fn tails_beyond_one_transaction_go_back_in_the_next_until_the_time_is_over() {
+    let bench = Router::in_memory(Config::default());
+    let definition = bench.router.definition(&tag("order"), &Wanted::default()).expect("defaults");
+    let mut tails = Vec::new();
+    for n in 0..crate::store::MAX_TAILS * 2 + 1 {
+        let name = tag(&format!("t{n}"));
+        bench.store.create(&name, &definition, 1, 10_000).await.expect("created");
+        let grant = bench.store.grant(&name, 100).await.expect("granted");
+        tails.push(crate::store::Tail { tag: name, unused: grant.range, nonce: grant.nonce });
+    }
+    let late = tails.split_off(tails.len() - 10);
+    bench.router.give_back(&tails, Duration::from_secs(5)).await;
+    assert_eq!(bench.metrics.discarded.get(), [("stop", 0)]);
+    bench.router.give_back(&late, Duration::ZERO).await;
+    assert_eq!(bench.metrics.discarded.get(), [("stop", 1000)]);
+    let rows = bench.store.changed_since(0).await.expect("rows");
+    assert_eq!(rows.iter().filter(|row| row.max_id == 100).count(), 10, "nothing was asked of the store for the late");
+    assert_eq!(rows.iter().filter(|row| row.max_id == 0).count(), tails.len());
+}
+
+#[tokio::test]
 async fn a_clean_stop_gives_back_what_was_not_issued() {
     let bench = Router::in_memory(Config::default());
     let entry = bench.router.admit(&tag("order")).await.expect("created");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::memory::Memory;
 use super::sqlite::Sqlite;
-use super::{Alteration, Definition, EngineKind, Grant, Kind, Order, SegmentStore, Tail};
+use super::{Alteration, Definition, EngineKind, Grant, Kind, MAX_TAILS, Order, SegmentStore, StoreError, Tail};
 use crate::ids::{IdRange, MAX_ID, TagName};
 
 const MOST: u64 = 100;
@@ -40,6 +40,13 @@ async fn with_tag(store: &dyn SegmentStore, name: &str, start: u64, id_limit: u6
 
 fn range(first: u64, last: u64) -> IdRange {
     IdRange::new(first, last + 1).expect("a range")
+}
+
+/// Returns one tail.
+async fn give_back(store: &dyn SegmentStore, tail: &Tail) -> Result<bool, StoreError> {
+    let taken = store.return_tails(std::slice::from_ref(tail)).await?;
+    assert_eq!(taken.len(), 1);
+    Ok(taken[0])
 }
 
 async fn ranges_follow_each_other_from_one(store: Arc<dyn SegmentStore>) {
@@ -197,11 +204,11 @@ async fn a_tail_goes_back_to_the_one_it_belongs_to(store: Arc<dyn SegmentStore>)
     let Grant { nonce, .. } = store.grant(&tag, 1000).await.expect("grant");
     let tail = Tail { tag: tag.clone(), unused: range(4, 1000), nonce };
     let foreign = Tail { nonce: nonce ^ 1, ..tail.clone() };
-    assert_eq!(store.return_tail(&foreign).await, Ok(false), "a foreign nonce");
+    assert_eq!(give_back(&*store, &foreign).await, Ok(false), "a foreign nonce");
     let short = Tail { unused: range(4, 999), ..tail.clone() };
-    assert_eq!(store.return_tail(&short).await, Ok(false), "not the end of the last grant");
-    assert_eq!(store.return_tail(&tail).await, Ok(true));
-    assert_eq!(store.return_tail(&tail).await, Ok(false), "a second copy");
+    assert_eq!(give_back(&*store, &short).await, Ok(false), "not the end of the last grant");
+    assert_eq!(give_back(&*store, &tail).await, Ok(true));
+    assert_eq!(give_back(&*store, &tail).await, Ok(false), "a second copy");
     assert_eq!(store.grant(&tag, 10).await.expect("grant").range, range(4, 13));
 }
 
@@ -210,10 +217,10 @@ async fn a_late_copy_of_a_tail_return_does_nothing(store: Arc<dyn SegmentStore>)
     let tag = with_tag(&*store, "order", 1, MAX_ID).await;
     let Grant { nonce, .. } = store.grant(&tag, 1000).await.expect("grant");
     let tail = Tail { tag: tag.clone(), unused: range(4, 1000), nonce };
-    assert_eq!(store.return_tail(&tail).await, Ok(true));
+    assert_eq!(give_back(&*store, &tail).await, Ok(true));
     let again = store.grant(&tag, 997).await.expect("another node is granted the same end");
     assert_eq!(again.range, range(4, 1000));
-    assert_eq!(store.return_tail(&tail).await, Ok(false), "the delayed copy");
+    assert_eq!(give_back(&*store, &tail).await, Ok(false), "the delayed copy");
     assert_eq!(store.grant(&tag, 1).await.expect("grant").range, range(1001, 1001));
 }
 
@@ -222,12 +229,38 @@ async fn a_tail_never_undoes_a_floor_or_a_change_of_hands(store: Arc<dyn Segment
     let Grant { nonce, .. } = store.grant(&tag, 1000).await.expect("grant");
     let tail = Tail { tag: tag.clone(), unused: range(4, 1000), nonce };
     store.raise_floor(&tag, 500).await.expect("a floor inside what was granted");
-    assert_eq!(store.return_tail(&tail).await, Ok(false));
+    assert_eq!(give_back(&*store, &tail).await, Ok(false));
     let Grant { range: granted, nonce } = store.grant(&tag, 10).await.expect("grant");
     assert_eq!(granted, range(1001, 1010));
     store.grant(&tag, 10).await.expect("grant");
     let tail = Tail { tag: tag.clone(), unused: range(1005, 1010), nonce };
-    assert_eq!(store.return_tail(&tail).await, Ok(false), "somebody was granted ids since");
+    assert_eq!(give_back(&*store, &tail).await, Ok(false), "somebody was granted ids since");
+}
+
+async fn tails_go_back_together_and_each_is_looked_at_alone(store: Arc<dyn SegmentStore>) {
+    let mut tails = Vec::new();
+    for name in ["a", "b", "c"] {
+        let tag = with_tag(&*store, name, 1, MAX_ID).await;
+        let Grant { nonce, .. } = store.grant(&tag, 100).await.expect("grant");
+        tails.push(Tail { tag, unused: range(5, 100), nonce });
+    }
+    store.grant(&tails[1].tag, 1).await.expect("somebody else's grant");
+    tails.push(tails[0].clone());
+    assert_eq!(store.return_tails(&tails).await, Ok(vec![true, false, true, false]), "the last is a second copy");
+    for (tail, first) in tails.iter().zip([5, 102, 5]) {
+        assert_eq!(store.grant(&tail.tag, 1).await.expect("grant").range.start(), first);
+    }
+    assert_eq!(store.return_tails(&[]).await, Ok(vec![]));
+}
+
+async fn no_more_tails_go_back_at_once_than_the_limit(store: Arc<dyn SegmentStore>) {
+    let tag = with_tag(&*store, "order", 1, MAX_ID).await;
+    let Grant { nonce, .. } = store.grant(&tag, 100).await.expect("grant");
+    let tail = Tail { tag: tag.clone(), unused: range(5, 100), nonce };
+    let mut tails = vec![Tail { nonce: nonce ^ 1, ..tail.clone() }; MAX_TAILS];
+    tails.push(tail);
+    assert_eq!(store.return_tails(&tails).await, Ok(vec![false; MAX_TAILS + 1]));
+    assert_eq!(give_back(&*store, &tails[MAX_TAILS]).await, Ok(true));
 }
 
 async fn revisions_are_unique_and_show_what_changed(store: Arc<dyn SegmentStore>) {
@@ -275,7 +308,7 @@ async fn a_probe_changes_no_row(store: Arc<dyn SegmentStore>) {
     assert_eq!(store.probe().await, Ok(()));
     assert_eq!(store.changed_since(0).await, Ok(rows.clone()));
     let tail = Tail { tag: tag.clone(), unused: range(4, 10), nonce };
-    assert_eq!(store.return_tail(&tail).await, Ok(true));
+    assert_eq!(give_back(&*store, &tail).await, Ok(true));
     let row = store.raise_floor(&tag, 50).await.expect("floor");
     assert!(row.revision > rows[0].revision);
 }
@@ -313,6 +346,8 @@ conformance! {
     a_tail_goes_back_to_the_one_it_belongs_to,
     a_late_copy_of_a_tail_return_does_nothing,
     a_tail_never_undoes_a_floor_or_a_change_of_hands,
+    tails_go_back_together_and_each_is_looked_at_alone,
+    no_more_tails_go_back_at_once_than_the_limit,
     revisions_are_unique_and_show_what_changed,
     all_counters_rise_together,
     a_probe_changes_no_row,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
 
-use super::{Alteration, Answer, Definition, Grant, Kind, Row, SegmentStore, StoreError, Tail, rules};
+use super::{Alteration, Answer, Definition, Grant, Kind, MAX_TAILS, Row, SegmentStore, StoreError, Tail, rules};
 use crate::ids::{IdRange, MAX_ID, TagName, random_u128};
 
 /// What the next grant or probe does instead of working; one fault each, in the order they were planned.
@@ -161,8 +161,15 @@ impl SegmentStore for Memory {
         })
     }
 
-    fn return_tail<'a>(&'a self, tail: &'a Tail) -> Answer<'a, bool> {
-        Box::pin(async move { self.lock().take_back(tail) })
+    fn return_tails<'a>(&'a self, tails: &'a [Tail]) -> Answer<'a, Vec<bool>> {
+        Box::pin(async move {
+            let mut state = self.lock();
+            tails
+                .iter()
+                .enumerate()
+                .map(|(n, tail)| if n < MAX_TAILS { state.take_back(tail) } else { Ok(false) })
+                .collect()
+        })
     }
 
     fn find<'a>(&'a self, tag: &'a TagName) -> Answer<'a, Option<Row>> {

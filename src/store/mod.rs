@@ -19,6 +19,9 @@ pub mod identity;
 pub mod memory;
 pub mod sqlite;
 
+/// How many tails go back in one transaction at most: one sync for all of them, and no long hold of the writer.
+pub const MAX_TAILS: usize = 500;
+
 /// The longest description of a tag, in bytes.
 pub const MAX_DESCRIPTION_LEN: usize = 255;
 
@@ -277,11 +280,12 @@ pub trait SegmentStore: Send + Sync + 'static {
     /// `Missing`, `Retired`, `Exhausted`, or why the store could not do it.
     fn grant<'a>(&'a self, tag: &'a TagName, count: u64) -> Answer<'a, Grant>;
 
-    /// Takes a tail back if nobody was granted anything since; `false` when somebody was. Sent once, never retried.
+    /// Takes up to [`MAX_TAILS`] tails back in one transaction, each if nobody was granted anything of its tag since; says
+    /// of each in turn whether it was taken. What is beyond that number is not taken. Sent once, never retried.
     ///
     /// # Errors
-    /// Why the store could not do it; the ids are a gap then.
-    fn return_tail<'a>(&'a self, tail: &'a Tail) -> Answer<'a, bool>;
+    /// Why the store could not do it; the ids of all of them are gaps then.
+    fn return_tails<'a>(&'a self, tails: &'a [Tail]) -> Answer<'a, Vec<bool>>;
 
     /// The row of `tag`, or `None`.
     ///

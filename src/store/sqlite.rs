@@ -17,7 +17,8 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection, SqlitePool, Transaction};
 
 use super::{
-    Alteration, Answer, Definition, EngineKind, Grant, Kind, Order, Row, SegmentStore, StoreError, Tail, rules,
+    Alteration, Answer, Definition, EngineKind, Grant, Kind, MAX_TAILS, Order, Row, SegmentStore, StoreError, Tail,
+    rules,
 };
 use crate::ids::{IdRange, MAX_ID, TagName, random_u128};
 
@@ -202,8 +203,18 @@ impl Sqlite {
         }
     }
 
-    async fn take_back(&self, tail: &Tail) -> Result<bool, StoreError> {
+    async fn take_back(&self, tails: &[Tail]) -> Result<Vec<bool>, StoreError> {
+        let mut taken = Vec::with_capacity(tails.len());
         let mut tx = self.begin().await?;
+        for tail in tails.iter().take(MAX_TAILS) {
+            taken.push(self.take_back_one(&mut tx, tail).await?);
+        }
+        self.commit(tx).await?;
+        taken.resize(tails.len(), false);
+        Ok(taken)
+    }
+
+    async fn take_back_one(&self, tx: &mut Tx, tail: &Tail) -> Result<bool, StoreError> {
         let sql = "UPDATE id_alloc SET max_id = ?1, grant_nonce = ?2, \
                    update_time = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') \
                    WHERE biz_tag = ?3 AND max_id = ?4 AND grant_nonce = ?5 AND floor <= ?1 AND retired = 0";
@@ -213,9 +224,7 @@ impl Sqlite {
             .bind(tail.tag.as_str())
             .bind(int(tail.unused.last()))
             .bind(blob(tail.nonce));
-        let taken = self.run(query.execute(connection(&mut tx))).await?.rows_affected() == 1;
-        self.commit(tx).await?;
-        Ok(taken)
+        Ok(self.run(query.execute(connection(tx))).await?.rows_affected() == 1)
     }
 
     async fn insert(
@@ -303,8 +312,8 @@ impl SegmentStore for Sqlite {
         Box::pin(self.grant_range(tag, count.clamp(1, MAX_ID)))
     }
 
-    fn return_tail<'a>(&'a self, tail: &'a Tail) -> Answer<'a, bool> {
-        Box::pin(self.take_back(tail))
+    fn return_tails<'a>(&'a self, tails: &'a [Tail]) -> Answer<'a, Vec<bool>> {
+        Box::pin(self.take_back(tails))
     }
 
     fn find<'a>(&'a self, tag: &'a TagName) -> Answer<'a, Option<Row>> {

@@ -282,15 +282,22 @@ impl Segment {
         });
     }
 
-    /// Serves nothing from now on, waits up to `patience` for the refill in flight, and gives the tail for
-    /// [`SegmentStore::return_tail`], once. Ids that can't go back are counted as discarded; those of a tail that the
-    /// store then refuses are the caller's to count.
-    pub async fn stop(&self, patience: Duration) -> Option<Tail> {
+    /// Serves nothing from now on. Then [`Self::idle`], then [`Self::tail`].
+    pub fn stop(&self) {
+        self.change(|state| state.buffer.close(Refusal::TryAgain("this node is stopping".into())));
+    }
+
+    /// Waits until no refill is in flight.
+    pub async fn idle(&self) {
         let mut ended = self.ended.subscribe();
-        let stopping = || Refusal::TryAgain("this node is stopping".into());
-        self.change(|state| state.buffer.close(stopping()));
-        let idle = async { while self.lock().buffer.is_refilling() && ended.changed().await.is_ok() {} };
-        if tokio::time::timeout(patience, idle).await.is_err() {
+        while self.lock().buffer.is_refilling() && ended.changed().await.is_ok() {}
+    }
+
+    /// The unused ids of a stopped tag for [`SegmentStore::return_tails`], once. Ids that can't go back are counted as
+    /// discarded; those of a tail that the store then refuses are the caller's to count. A refill still in flight is not
+    /// waited for, and its ids are skipped.
+    pub fn tail(&self) -> Option<Tail> {
+        if self.lock().buffer.is_refilling() {
             tracing::warn!(biz_tag = %self.tag, "a refill was still in flight at the stop; its ids are skipped");
         }
         let tail = self.change(|state| state.buffer.tail());

@@ -429,14 +429,18 @@ async fn a_stop_waits_for_the_refill_in_flight_and_gives_the_tail_once() {
     world.take(&segment, Demand::Singles(1)).await.expect("an id, and the preload starts");
     world.asked(2).await;
     let stopping = segment.clone();
-    let stop = tokio::spawn(async move { stopping.stop(PATIENCE).await });
+    let stop = tokio::spawn(async move {
+        stopping.stop();
+        tokio::time::timeout(PATIENCE, stopping.idle()).await.expect("the refill ends");
+        stopping.tail()
+    });
     until(|| segment.lock().buffer.is_closed()).await;
     assert!(matches!(world.take(&segment, Demand::Singles(1)).await, Err(Refusal::TryAgain(_))));
     gate.add_permits(1);
     let tail = stop.await.expect("a task").expect("a tail");
     assert_eq!(tail.unused, range(9, 20));
-    assert_eq!(segment.stop(PATIENCE).await, None, "once");
-    assert_eq!(world.store.return_tail(&tail).await, Ok(true));
+    assert_eq!(segment.tail(), None, "once");
+    assert_eq!(world.store.return_tails(&[tail]).await, Ok(vec![true]));
     assert_eq!(world.metrics.discarded.get(), []);
 }
 
@@ -458,8 +462,10 @@ async fn ten_clean_restarts_on_sqlite_leave_no_gap() {
         for range in take(&segment, clock.boot(), Demand::Singles(3 + round * 250)).await.expect("ids") {
             push_range(&mut all, range);
         }
-        if let Some(tail) = segment.stop(PATIENCE).await {
-            assert_eq!(store.return_tail(&tail).await, Ok(true));
+        segment.stop();
+        segment.idle().await;
+        if let Some(tail) = segment.tail() {
+            assert_eq!(store.return_tails(&[tail]).await, Ok(vec![true]));
         }
         drop(segment);
         store.close().await;
