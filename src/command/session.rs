@@ -202,7 +202,7 @@ impl Session {
 
     /// Notes what the batch has done, once its replies are written: `elapsed` is shared among its requests.
     pub fn finish(&mut self, context: &Context, client: &Client, now: Boot, elapsed: Duration) {
-        self.tally.flush(&context.stats, elapsed);
+        self.tally.flush(&context.stats, &context.metrics, elapsed);
         client.touch(now);
         self.publish();
         if self.ranges.capacity() > KEPT_RANGES {
