@@ -282,14 +282,23 @@ impl Session {
     }
 
     fn reject(&mut self, rejection: &Rejection, context: &Context, out: &mut Vec<u8>) {
+        let Rejection(error, spec) = rejection;
+        let error = if spec.is_some_and(|spec| matches!(spec.kind, Kind::Exec)) {
+            // As in Redis, the transaction is over then.
+            self.transaction = None;
+            self.watched.clear();
+            Error::exec_refused(error)
+        } else {
+            error.clone()
+        };
         if let Some(transaction) = &mut self.transaction {
             transaction.spoil();
         }
-        if let Some(spec) = rejection.1 {
+        if let Some(spec) = spec {
             context.stats.reject(spec);
         }
-        context.stats.errors.add(rejection.0.prefix().word(), 1);
-        rejection.0.write(out);
+        context.stats.errors.add(error.prefix().word(), 1);
+        error.write(out);
     }
 
     fn enqueue(&mut self, request: &Request<'_>, context: &Context, out: &mut Vec<u8>) {
