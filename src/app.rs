@@ -451,5 +451,7 @@ fn reading(snowflake: &Snowflake) -> SnowflakeReading {
         window_remaining_seconds: Duration::from_millis(view.window_remaining_ms).as_secs_f64(),
         workers_lost: counts.lost.get(),
         register_failures: counts.register_failures.get(),
+        registry: snowflake.registry_name(),
+        regressions: counts.regressions.get(),
     }
 }

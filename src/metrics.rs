@@ -220,8 +220,8 @@ impl Metrics {
             let labels = [("store", *name)];
             let help = "How long grants took, failed ones included, in seconds.";
             families.histogram("idgen_segment_fetch_duration_seconds", help, &labels, &store.fetch_duration.read());
-            let help = "Grants that showed that the store has lost commits.";
-            families.counter("idgen_store_regression_total", help, &labels, store.regressions.get());
+            let (name, help) = (readings::STORE_REGRESSION, readings::STORE_REGRESSION_HELP);
+            families.counter_sum(name, help, &labels, store.regressions.get());
             families.gauge_i64(
                 "idgen_store_up",
                 "1 while tags can be read and ids granted, else 0.",

@@ -26,6 +26,19 @@ impl Families {
         self.sample(name, help, MetricType::COUNTER, labels).set_counter(counter);
     }
 
+    /// A number that only grows and that several sources may give: those with the same labels add up in one sample.
+    pub fn counter_sum(&mut self, name: &'static str, help: &str, labels: Labels<'_>, value: u64) {
+        let same = |metric: &&mut proto::Metric| {
+            let given = metric.get_label().iter().map(|pair| (pair.name(), pair.value()));
+            given.eq(labels.iter().copied())
+        };
+        let there = self.0.get_mut(name).and_then(|family| family.mut_metric().iter_mut().find(same));
+        let Some(metric) = there else { return self.counter(name, help, labels, value) };
+        let mut counter = proto::Counter::default();
+        counter.set_value(metric.get_counter().get_value() + precise(value));
+        metric.set_counter(counter);
+    }
+
     /// A number that goes up and down.
     pub fn gauge(&mut self, name: &'static str, help: &str, labels: Labels<'_>, value: f64) {
         let mut gauge = proto::Gauge::default();

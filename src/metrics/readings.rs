@@ -4,10 +4,14 @@ use std::time::Duration;
 
 use super::families::{Families, precise};
 
+/// Counted for stores of tags and for the registry of worker ids: one family.
+pub(super) const STORE_REGRESSION: &str = "idgen_store_regression_total";
+pub(super) const STORE_REGRESSION_HELP: &str = "How often a store showed that it has lost what it had confirmed.";
+
 /// What the Snowflake engine says of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SnowflakeReading {
-    /// How often the boot clock stood still or went back so far that it was noticed.
+    /// How often the wall clock or the boot clock was seen to have moved backwards.
     pub rollbacks: u64,
     /// The wall clock minus the time that ids are made with, in seconds.
     pub clock_offset_seconds: f64,
@@ -23,6 +27,10 @@ pub struct SnowflakeReading {
     pub workers_lost: u64,
     /// How often claiming a worker id failed.
     pub register_failures: u64,
+    /// The name of the registry of worker ids, which may be a store's too.
+    pub registry: &'static str,
+    /// How often the registry had gone back behind what it had confirmed.
+    pub regressions: u64,
 }
 
 impl SnowflakeReading {
@@ -48,7 +56,11 @@ impl SnowflakeReading {
             gauge("idgen_worker_id", "The worker id of this node.", f64::from(worker));
         }
         for (name, help, value) in [
-            ("idgen_clock_rollback_total", "How often the boot clock stood still or went back.", self.rollbacks),
+            (
+                "idgen_clock_rollback_total",
+                "How often the wall clock or the boot clock was seen to have moved backwards.",
+                self.rollbacks,
+            ),
             (
                 "idgen_snowflake_sequence_exhausted_total",
                 "How often a tick had no sequence left.",
@@ -59,6 +71,7 @@ impl SnowflakeReading {
         ] {
             families.counter(name, help, &[], value);
         }
+        families.counter_sum(STORE_REGRESSION, STORE_REGRESSION_HELP, &[("store", self.registry)], self.regressions);
     }
 }
 

@@ -27,10 +27,12 @@ fn eventful() -> Arc<Metrics> {
     metrics.protocol_errors.add("http", 1);
     metrics.request_duration("segment", "idget").observe_n(std::time::Duration::from_micros(7), 3);
     metrics.store("sqlite").fetch_duration.observe(std::time::Duration::from_millis(3));
+    metrics.store("sqlite").regressions.add(3);
     let weak = Arc::downgrade(&metrics);
     metrics.add_source(move |families| {
         weak.upgrade().expect("it is being read").store("sqlite").up.set(1);
-        SnowflakeReading { worker_id: Some(3), ..SnowflakeReading::default() }.collect(families);
+        SnowflakeReading { worker_id: Some(3), registry: "sqlite", regressions: 2, ..SnowflakeReading::default() }
+            .collect(families);
         NodeReading { catalogue_age: Some(std::time::Duration::from_millis(500)), panics: 1, log_dropped: 2 }
             .collect(families);
     });
@@ -54,6 +56,8 @@ fn counts_come_out_under_their_names() {
     has(&text, r#"idgen_segment_fetch_duration_seconds_count{store="sqlite"} 1"#);
     has(&text, r#"idgen_store_up{store="sqlite"} 1"#);
     has(&text, "idgen_worker_id 3");
+    has(&text, r#"idgen_store_regression_total{store="sqlite"} 5"#);
+    assert_eq!(text.matches("idgen_store_regression_total{").count(), 1, "store and registry in one series");
     has(&text, "idgen_tag_catalogue_age_seconds 0.5");
     assert!(!text.contains(r#"idgen_segment_remaining_ids{biz_tag="trace"}"#), "a snowflake tag has no segments");
     assert!(!text.contains(r#"idgen_ids_issued_total{biz_tag="_unknown""#), "no id is issued for an unknown tag");

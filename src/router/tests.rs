@@ -346,7 +346,7 @@ async fn tails_beyond_one_transaction_go_back_in_the_next_until_the_time_is_over
     let bench = Router::in_memory(Config::default());
     let definition = bench.router.definition(&tag("order"), &Wanted::default()).expect("defaults");
     let mut tails = Vec::new();
-    for n in 0..crate::store::MAX_TAILS * 2 + 1 {
+    for n in 0..=crate::store::MAX_TAILS * 2 {
         let name = tag(&format!("t{n}"));
         bench.store.create(&name, &definition, 1, 10_000).await.expect("created");
         let grant = bench.store.grant(&name, 100).await.expect("granted");

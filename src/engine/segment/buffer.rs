@@ -15,9 +15,9 @@ use crate::engine::{Demand, Refusal};
 use crate::ids::{IdRange, push_range};
 use crate::store::Grant;
 
-/// How many ranges wait behind `current` at most. One is the rule and two serve a large batch; more come together only
-/// when ever larger requests give up before their refill is there.
-const MAX_QUEUED: usize = 16;
+/// How many ranges wait behind `current` at most: `next`, and one refill for a request that needs more than both. Where
+/// ever larger requests give up before their refill is there, the oldest range goes when another one comes.
+const MAX_QUEUED: usize = 2;
 
 /// A segment that lasts less than so many refills has the next one fetched as soon as it starts.
 const FAST_REFILLS: u32 = 10;
@@ -255,8 +255,14 @@ impl Buffer {
 
     /// How many ids the requests that wait lack.
     fn need(&self) -> u64 {
+        let current = self.end - self.cursor;
         let whole = if self.whole > self.longest() { self.whole } else { 0 };
-        whole.saturating_add(self.waiting.saturating_sub(self.remaining()))
+        if self.waiting <= self.remaining() && whole == 0 {
+            return 0;
+        }
+        // What has to make room for the refill can't serve them.
+        let kept = self.queued + if self.queue.len() < MAX_QUEUED { current } else { 0 };
+        whole.saturating_add(self.waiting.saturating_sub(kept))
     }
 
     /// How many consecutive ids there are.
@@ -273,7 +279,7 @@ impl Buffer {
     pub fn install(&mut self, grant: Grant, now: Boot) -> Result<bool, u64> {
         self.refill_time = self.in_flight.take().map_or(self.refill_time, |asked| now.since(asked));
         self.trouble = None;
-        let result = self.accept(grant);
+        let result = self.accept(grant, now);
         if result.is_err() {
             self.in_flight = Some(now);
             return result.map(|()| false);
@@ -292,7 +298,7 @@ impl Buffer {
         Ok(true)
     }
 
-    fn accept(&mut self, Grant { range, nonce }: Grant) -> Result<(), u64> {
+    fn accept(&mut self, Grant { range, nonce }: Grant, now: Boot) -> Result<(), u64> {
         if range.start() < self.highest && !self.rules.accept_lower && !self.rules.late_replaces {
             self.nonce = None;
             self.lose("regression", range.len());
@@ -310,11 +316,11 @@ impl Buffer {
             self.queue.push_back(range);
             self.queued += range.len();
         }
-        while self.queue.len() > MAX_QUEUED {
-            self.lose("incrby", self.end - self.cursor);
-            let oldest = self.queue.pop_front();
-            self.queued -= oldest.map_or(0, IdRange::len);
-            (self.cursor, self.end) = oldest.map_or((self.end, self.end), |range| (range.start(), range.end()));
+        // What a closed buffer has is for the tail.
+        while self.queue.len() > MAX_QUEUED && self.closed.is_none() {
+            self.lose("stale", self.end - self.cursor);
+            self.cursor = self.end;
+            self.promote(now);
         }
         Ok(())
     }

@@ -7,7 +7,6 @@
 //! a queue of waiters (they ask again anyway, and a watch wakes all at once).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, watch};
@@ -32,8 +31,9 @@ use step::Step;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// `STEP` of tags that don't name one: how many ids one grant asks for, `min_step` to `max_step`; default 1000. A
-    /// crash skips at most two steps of ids.
+    /// `STEP` of tags that don't name one: how many ids one grant asks for, `min_step` to `max_step`; default 1000. It
+    /// asks for more where waiting requests lack more. A crash skips two grants at most, and a third one after a large
+    /// request that gave up.
     pub default_step: u64,
     /// `MINSTEP` of tags that don't name one, 1 or more; default 100.
     pub min_step: u64,

@@ -1,6 +1,7 @@
 //! The engine over a store in memory that misbehaves, and over SQLite.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::*;
 use crate::clock::{ManualClock, Wall};

@@ -71,18 +71,12 @@ pub struct SnowflakeMetrics {
     pub offset_ns: Gauge,
     /// Requests that found all ticks full up to the borrowed ones.
     pub sequence_exhausted: Counter,
-    /// The worker id; -1: none.
-    pub worker_id: Gauge,
-    /// What is left of the window, in milliseconds; as of the last [`Snowflake::view`].
-    pub window_remaining_ms: Gauge,
     /// Worker ids that another process has claimed.
     pub lost: Counter,
     /// Attempts to get a worker id that failed.
     pub register_failures: Counter,
     /// Times the registry had gone back behind what it had confirmed.
     pub regressions: Counter,
-    /// When the timestamp bits end, in Unix seconds.
-    pub exhaustion_seconds: Gauge,
 }
 
 /// What the hot path reads: replaced as a whole.
@@ -116,8 +110,6 @@ pub struct View {
     pub lead_ns: u64,
     /// The first moment without ids, in Unix milliseconds.
     pub exhaustion_ms: u64,
-    /// No id so far has a later timestamp, in Unix milliseconds; `None` before the first worker id.
-    pub last_issued_ms: Option<u64>,
     /// Why there is no worker id or window, or what delays the next one; empty when all is well.
     pub reason: String,
 }
@@ -205,8 +197,6 @@ impl Snowflake {
         let most = setup.wait_max.min(setup.config.window / 3).as_millis();
         let ticks = u64::try_from(most).unwrap_or(u64::MAX).max(1);
         let metrics = Arc::new(SnowflakeMetrics::default());
-        metrics.worker_id.set(-1);
-        metrics.exhaustion_seconds.set(layout.exhaustion() / 1000);
         Ok(Arc::new_cyclic(|me| Self {
             me: me.clone(),
             batch_max: ticks << layout.sequence_bits(),
@@ -410,19 +400,23 @@ impl Snowflake {
         self.setup.layout.decompose(id)
     }
 
+    /// The name of the registry of worker ids.
+    pub fn registry_name(&self) -> &'static str {
+        self.setup.registry.name()
+    }
+
     /// What is counted.
     pub fn metrics(&self) -> &Arc<SnowflakeMetrics> {
         &self.metrics
     }
 
-    /// The state of the engine. Brings the metric of the window up to date.
+    /// The state of the engine.
     pub fn view(&self) -> View {
         let layout = self.setup.layout;
         let now = self.setup.clock.boot();
         let active = self.active.load();
         let left =
             active.as_deref().map_or(0, |active| active.sequencer.limit().saturating_sub(self.tick(active.line, now)));
-        self.metrics.window_remaining_ms.set(left);
         View {
             worker: active.as_deref().map(|active| active.worker),
             datacenter: self.setup.config.datacenter_id,
@@ -430,7 +424,6 @@ impl Snowflake {
             clock_offset_ns: self.metrics.offset_ns.get(),
             lead_ns: active.as_deref().map_or(0, |active| active.line.lead_at(now)),
             exhaustion_ms: layout.exhaustion(),
-            last_issued_ms: active.as_deref().map(|active| layout.epoch_millis() + active.sequencer.last_tick()),
             reason: self.reason().clone(),
         }
     }

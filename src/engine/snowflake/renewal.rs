@@ -186,13 +186,11 @@ impl Snowflake {
                     sequencer.close();
                 }
                 self.active.store(None);
-                self.metrics.worker_id.set(-1);
             }
         }
     }
 
     fn opened(&self, worker: u32) {
-        self.metrics.worker_id.set(worker);
         let end = rfc3339(self.setup.layout.exhaustion());
         let registry = self.setup.registry.name();
         tracing::info!(worker_id = worker, registry, exhaustion = %end, "worker id claimed");

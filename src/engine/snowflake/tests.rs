@@ -100,8 +100,6 @@ async fn the_first_use_claims_a_worker_id_and_waits_for_it() {
     assert_eq!(bench.health.part(Part::Snowflake), State::Up);
     let view = bench.engine.view();
     assert_eq!((view.worker, view.window_remaining_ms, view.reason.as_str()), (Some(3), 30_000, ""));
-    assert_eq!(view.last_issued_ms, Some(T));
-    assert_eq!(bench.engine.metrics().worker_id.get(), 3);
 }
 
 #[tokio::test]

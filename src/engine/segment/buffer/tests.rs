@@ -86,6 +86,40 @@ fn a_batch_uses_current_then_next_then_one_refill_and_is_never_given_in_part() {
 }
 
 #[test]
+fn requests_that_give_up_leave_three_ranges_and_the_next_one_is_served_by_one_refill() {
+    let mut buffer = filled(&[(1, 10), (11, 20)]);
+    let mut last = 20;
+    for n in (1..50).map(|n| n * 100) {
+        let before = buffer.remaining();
+        assert_eq!(take(&mut buffer, Demand::Batch(n)).0, Taken::Wait, "{n} of {before}");
+        assert!(buffer.start_refill(NOW));
+        let count = buffer.refill_count(10, 1000);
+        assert_eq!(buffer.install(grant(last + 1, last + count), NOW), Ok(false), "one is enough");
+        last += count;
+        assert!(buffer.queue.len() <= 2, "current, next and one refill");
+        assert_eq!(buffer.remaining(), n, "no more than the largest request");
+        // It would be served now, but its client is gone.
+    }
+    assert_eq!(take(&mut buffer, Demand::Batch(4900)).0, Taken::All);
+    let dropped: u64 = buffer.drain_lost().iter().map(|(_, n)| n).sum();
+    assert_eq!((buffer.remaining(), dropped), (0, last - 4900));
+}
+
+#[test]
+fn a_stop_keeps_every_range_for_the_tail() {
+    let mut buffer = filled(&[(1, 10), (11, 20)]);
+    assert_eq!(take(&mut buffer, Demand::Batch(40)).0, Taken::Wait);
+    assert!(buffer.start_refill(NOW));
+    assert_eq!(buffer.install(grant(21, 40), NOW), Ok(false));
+    assert_eq!(take(&mut buffer, Demand::Batch(60)).0, Taken::Wait);
+    assert!(buffer.start_refill(NOW));
+    buffer.close(backend());
+    assert_eq!(buffer.install(grant(41, 70), NOW), Ok(false));
+    assert_eq!(take(&mut buffer, Demand::Singles(1)), (Taken::Refused(backend()), vec![]));
+    assert_eq!((buffer.tail(), buffer.drain_lost()), (Some((range(1, 70), 70)), vec![]));
+}
+
+#[test]
 fn consecutive_ids_drop_what_is_too_short_only_when_the_longer_range_is_there() {
     let mut buffer = filled(&[(1, 10), (11, 20)]);
     take(&mut buffer, Demand::Singles(7));
@@ -355,6 +389,9 @@ fn check(events: &[Event], rules: Rules) -> Result<(), String> {
             Event::Granted | Event::Failed | Event::Retired => {}
         }
         buffer.drain_lost();
+        if buffer.queue.len() > MAX_QUEUED && !buffer.is_closed() {
+            return Err(format!("{:?} wait behind current", buffer.queue));
+        }
     }
     Ok(())
 }
