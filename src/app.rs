@@ -4,7 +4,7 @@
 //! the catalogue, and only then clients. Stop: readiness goes, clients finish what was read, the worker id closes, unused
 //! tails go back, the database closes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::registry::sql::{SqlRegistry, create_bounds};
 use crate::router::{Parts, Router};
 use crate::server::{self, Server, Shared};
 use crate::store::identity::{self, Identity, IdentityError};
-use crate::store::sqlite::{OpenError, Sqlite};
+use crate::store::sqlite::{OpenError, Opened, Sqlite};
 use crate::store::{Durability, SegmentStore};
 use crate::telemetry::{self, Telemetry};
 
@@ -72,7 +72,18 @@ struct Data {
 impl Data {
     async fn open(config: &Config) -> Result<Self, Error> {
         let path = config.database.sqlite_path().map_err(Error::Refused)?;
-        let opened = Sqlite::open(&path, config.database.statement_timeout).await.map_err(|error| refused(&error))?;
+        let opened = Sqlite::open(&path, config.database.statement_timeout).await;
+        Self::check(config, opened).await
+    }
+
+    /// The same for a copy that is about to be made safe.
+    async fn open_restored(config: &Config, path: &Path) -> Result<Self, Error> {
+        let opened = Sqlite::open_restored(path, config.database.statement_timeout).await;
+        Self::check(config, opened).await
+    }
+
+    async fn check(config: &Config, opened: Result<Opened, OpenError>) -> Result<Self, Error> {
+        let opened = opened.map_err(|error| refused(&error))?;
         let layout = config.snowflake.layout().map_err(|problem| Error::Refused(problem.to_string()))?;
         let datacenter = config.snowflake.datacenter_id;
         let wanted = identity::Wanted { registry: "sql", datacenter_id: u64::from(datacenter), layout: layout.text() };
@@ -154,7 +165,7 @@ pub fn after_restore(config: &Config, skip: u64) -> Result<(), Error> {
                 path.display()
             )));
         }
-        let data = Data::open(config).await?;
+        let data = Data::open_restored(config, &path).await?;
         let reach = config.snowflake.window + config.snowflake.max_ahead + 2 * ASSUMED_SKEW;
         let hi = SystemClock.wall().millis().saturating_add(u64::try_from(reach.as_millis()).unwrap_or(u64::MAX));
         let workers = data.registry.raise_all(hi).await.map_err(|error| Error::Failed(error.to_string()))?;
@@ -240,9 +251,9 @@ async fn run(config: Config, telemetry: &Telemetry) -> Result<(), Error> {
     for warning in router.load().await.map_err(|error| Error::Failed(error.to_string()))? {
         tracing::warn!(error_kind = "caller", "{warning}");
     }
-    health.set(Part::Store, State::Up);
+    health.set(Part::Store, State::Unused);
     health.set(Part::Catalogue, State::Up);
-    let context = context(&config, &server, &router, &clock, &health, &metrics)?;
+    let context = context(&config, &server_config, &server, &router, &clock, &health, &metrics)?;
     publish(&metrics, telemetry, &context, &snowflake, data.store.name());
     let background = CancellationToken::new();
     tokio::spawn(core("catalogue", Arc::clone(&router).keep_fresh(background.clone())));
@@ -271,7 +282,11 @@ struct AdminThread {
 
 impl AdminThread {
     fn start(config: &Config, health: &Arc<Health>, metrics: &Arc<Metrics>) -> Result<Self, Error> {
-        let failed = |error| Error::Failed(format!("admin.addr: cannot listen on {}: {error}", config.admin.addr));
+        let failed = |error| {
+            let addr = &config.admin.addr;
+            let fix = "choose another address, such as 127.0.0.1:9391, or \"\" for none";
+            Error::Failed(format!("admin.addr: cannot listen on {addr}: {error}; {fix}"))
+        };
         let stop = CancellationToken::new();
         let Some(admin) = Admin::bind(&config.admin, &config.host.name).map_err(failed)? else {
             return Ok(Self { addr: None, thread: None, stop });
@@ -344,6 +359,7 @@ fn router(
 
 fn context(
     config: &Config,
+    limits: &server::Config,
     server: &Server,
     router: &Arc<Router>,
     clock: &Arc<dyn Clock>,
@@ -355,7 +371,7 @@ fn context(
     let (Ok(first), Ok(second)) = run_id else { return Err(Error::Failed("no randomness".into())) };
     let settings = Settings {
         max_count: u64::from(config.server.max_count),
-        max_clients: config.server.max_clients,
+        max_clients: limits.max_clients,
         idle_timeout: config.server.idle_timeout,
         tcp_port: bound.map_or(0, |addr| addr.port()),
         bind: bound.map_or_else(String::new, |addr| addr.ip().to_string()),
@@ -441,10 +457,12 @@ fn publish(
 
 fn reading(snowflake: &Snowflake) -> SnowflakeReading {
     let (view, counts) = (snowflake.view(), snowflake.metrics());
-    let nanos = Duration::from_nanos(view.clock_offset_ns.unsigned_abs()).as_secs_f64();
+    // What time was led ahead by, to get above a worker id's bound, is a part of how far ids are from the wall clock.
+    let offset_ns = view.clock_offset_ns.saturating_sub_unsigned(view.lead_ns);
+    let nanos = Duration::from_nanos(offset_ns.unsigned_abs()).as_secs_f64();
     SnowflakeReading {
         rollbacks: counts.rollbacks.get(),
-        clock_offset_seconds: if view.clock_offset_ns < 0 { -nanos } else { nanos },
+        clock_offset_seconds: if offset_ns < 0 { -nanos } else { nanos },
         sequence_exhausted: counts.sequence_exhausted.get(),
         exhaustion_seconds: Duration::from_millis(view.exhaustion_ms).as_secs_f64(),
         worker_id: view.worker,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::draw::Waiting;
 use super::idget::{Form, Run};
 use super::rights::Rights;
-use super::spec::{IN_MULTI, Kind, LOADING, NO_AUTH, NO_MULTI, SUBSCRIBED, Spec, lookup};
+use super::spec::{FAST, IN_MULTI, Kind, LOADING, NO_AUTH, NO_MULTI, SUBSCRIBED, Spec, lookup};
 use super::stats::Tally;
 use super::transaction::{Replay, Transaction, Watched};
 use super::{
@@ -21,12 +21,17 @@ use super::{
 use crate::acl::User;
 use crate::clock::Boot;
 use crate::health::Phase;
-use crate::ids::IdRange;
+use crate::ids::{IdRange, total};
 use crate::resp::{Protocol, Request};
 use crate::router::Entry;
 
 /// So many failed logins and the connection is closed.
 pub(super) const MAX_FAILED_LOGINS: u8 = 5;
+
+/// [Work](Session::take_work) of one request, of one that may walk over all tags or connections, and ids in one unit.
+const QUICK_WORK: u64 = 4;
+const SLOW_WORK: u64 = 4_000;
+const IDS_PER_WORK: u64 = 100;
 
 /// Ranges that are kept for the next request; room for more is given back.
 const KEPT_RANGES: usize = 64;
@@ -86,6 +91,8 @@ pub struct Session {
     pub(super) entry: Option<Arc<Entry>>,
     pub(super) ranges: Vec<IdRange>,
     pub(super) waiting: Waiting,
+    /// What has been done since it was last asked; see [`Session::take_work`].
+    work: u64,
     tally: Tally,
     last_row: u16,
 }
@@ -113,6 +120,7 @@ impl Session {
             entry: None,
             ranges: Vec::new(),
             waiting: Waiting::default(),
+            work: 0,
             tally: Tally::new(),
             last_row: u16::MAX,
         };
@@ -161,11 +169,15 @@ impl Session {
                 true
             }
         };
+        self.work += QUICK_WORK;
         match self.check(request, context) {
             Err(error) => self.reject(&error, context, out),
             Ok(spec) if self.transaction.is_some() && !spec.has(IN_MULTI) => self.enqueue(request, context, out),
             Ok(spec) => {
                 self.last_row = u16::try_from(spec.index()).unwrap_or(u16::MAX);
+                if !spec.has(FAST) {
+                    self.work += SLOW_WORK;
+                }
                 let call = Call { spec, request, context, batch };
                 self.perform(&call, silent, out).await;
                 if spec.name == "client|reply" {
@@ -198,6 +210,12 @@ impl Session {
     /// begun a run: [`Self::settle`] answers it.
     pub async fn execute_queued(&mut self, context: &Context, batch: &Batch, out: &mut Vec<u8>) -> bool {
         transaction::replay(self, context, batch, out).await
+    }
+
+    /// How much has been done since this was last asked, so that a connection takes turns with others: about a quarter of a
+    /// microsecond a unit. A command that is not fast by the table counts as a whole turn, since it may walk over all tags.
+    pub fn take_work(&mut self) -> u64 {
+        std::mem::take(&mut self.work)
     }
 
     /// Notes what the batch has done, once its replies are written: `elapsed` is shared among its requests.
@@ -363,6 +381,7 @@ impl Session {
     ) {
         let failures = failed.map_or(0, |(_, failures)| failures);
         self.tally.add(spec, entry.map(Entry::kind), calls, failures);
+        self.work += total(&self.ranges) / IDS_PER_WORK;
         // Only tags of the catalogue become label values: whatever else was asked for is counted together.
         let metrics = entry.map_or(&context.metrics.unknown, Entry::metrics);
         if calls > failures {

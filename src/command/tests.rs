@@ -1,5 +1,9 @@
 //! The commands as a client sees them: bytes in, bytes out, through the loop that a connection runs.
 
+#[allow(clippy::duplicate_mod, reason = "rooms share no modules of tests, and this one is pure")]
+#[path = "../resp/tests/inputs.rs"]
+mod inputs;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -71,7 +75,7 @@ impl Node {
         let number = self.context.clients.opened();
         let peer = Peer { addr: format!("127.0.0.1:{}", 40_000 + number), local: "127.0.0.1:6390".into(), unix: false };
         let client = self.context.clients.enter(peer, self.clock.boot(), 100).expect("room");
-        Connection { node: self, session: Session::new(&self.context, &client), client, open: true }
+        Connection { node: self, session: Session::new(&self.context, &client), client, open: true, requests: 0 }
     }
 
     async fn ask(&self, requests: &str) -> String {
@@ -84,6 +88,8 @@ struct Connection<'n> {
     session: Session,
     client: Arc<Client>,
     open: bool,
+    /// How many requests were taken, the one that closed the connection among them.
+    requests: usize,
 }
 
 impl Connection<'_> {
@@ -103,6 +109,7 @@ impl Connection<'_> {
         let mut scanner = Scanner::new();
         let mut out = Vec::new();
         while let Ok(Scan::Request(request)) = scanner.next(bytes, &Limits::AFTER_LOGIN) {
+            self.requests += 1;
             if !self.session.joins(&request)
                 && self.session.execute(&request, context, &batch, &mut out).await == Flow::Close
             {
@@ -798,4 +805,143 @@ fn the_readme_table_has_every_command() {
         assert!(table.contains(&format!("| `{name}` | ")), "{name} in {table}");
     }
     assert!(table.lines().all(|line| line.matches(" | ").count() == 1 || line == "|---|---|"), "{table}");
+}
+
+/// Arguments of any command: tags, numbers, options and nonsense.
+const ARGUMENTS: [&str; 40] = [
+    "order",
+    "order",
+    "a",
+    "b",
+    "new",
+    "0",
+    "1",
+    "2",
+    "3",
+    "-1",
+    "100",
+    "9223372036854775808",
+    "STR",
+    "TRACEPARENT",
+    "MATCH",
+    "*",
+    "COUNT",
+    "CURSOR",
+    "TYPE",
+    "string",
+    "STEP",
+    "MAX",
+    "ENGINE",
+    "segment",
+    "ORDER",
+    "strict",
+    "FORCE",
+    "ON",
+    "OFF",
+    "OPTIN",
+    "yes",
+    "no",
+    "AUTH",
+    "SETNAME",
+    "default",
+    "ID",
+    "SKIPME",
+    "server.*",
+    "\"\"",
+    "\"a b\"",
+];
+
+/// Lines of commands of the table with arguments that may be right: transactions, subscriptions, changes of tags.
+fn commands(input: &mut Vec<u8>, random: &mut inputs::Random) {
+    input.clear();
+    for _ in 0..=random.below(8) {
+        let spec = &table::TABLE[random.below(table::TABLE.len())];
+        input.extend_from_slice(spec.name.replace('|', " ").as_bytes());
+        // Mostly as many as its arity asks for.
+        let asked = usize::try_from(spec.arity.unsigned_abs()).expect("a small number") - spec.name.split('|').count();
+        for _ in 0..(asked + random.below(5)).saturating_sub(random.below(3)) {
+            input.push(b' ');
+            input.extend_from_slice(ARGUMENTS[random.below(ARGUMENTS.len())].as_bytes());
+        }
+        input.extend_from_slice(b"\r\n");
+    }
+}
+
+/// The requests in `input`, in words of upper case.
+fn words(mut input: &[u8]) -> Vec<Vec<Vec<u8>>> {
+    let (mut scanner, mut requests) = (Scanner::new(), Vec::new());
+    while let Ok(Scan::Request(request)) = scanner.next(input, &Limits::AFTER_LOGIN) {
+        requests.push(request.args().map(<[u8]>::to_ascii_uppercase).collect());
+        input = &input[scanner.consumed()..];
+    }
+    requests
+}
+
+/// Whether a request is meant to have another number of replies than one: those that turn replies off, and subscriptions,
+/// which confirm each channel, unless there is exactly one.
+fn is_exception(words: &[Vec<u8>]) -> bool {
+    match words[0].as_slice() {
+        b"CLIENT" => words.get(1).is_some_and(|word| word == b"REPLY"),
+        b"SUBSCRIBE" | b"PSUBSCRIBE" | b"UNSUBSCRIBE" | b"PUNSUBSCRIBE" => words.len() != 2,
+        _ => false,
+    }
+}
+
+/// The length of the reply that `bytes` begins with, whole with its elements.
+fn reply_len(bytes: &[u8]) -> usize {
+    let shown = || bytes[..bytes.len().min(200)].escape_ascii().to_string();
+    let end = bytes.windows(2).position(|pair| pair == b"\r\n").unwrap_or_else(|| panic!("no line: {}", shown())) + 2;
+    let number = || std::str::from_utf8(&bytes[1..end - 2]).ok().and_then(|text| text.parse::<i64>().ok());
+    let count = || usize::try_from(number().unwrap_or_else(|| panic!("no length: {}", shown())).max(0)).expect("small");
+    let elements = |count: usize| (0..count).fold(end, |at, _| at + reply_len(&bytes[at..]));
+    match bytes[0] {
+        b'+' | b'-' | b':' | b',' | b'#' | b'_' | b'(' => end,
+        b'$' | b'=' if number() == Some(-1) => end,
+        b'$' | b'=' => {
+            let whole = end + count() + 2;
+            assert_eq!(&bytes[whole - 2..whole], b"\r\n", "{}", shown());
+            whole
+        }
+        b'*' | b'~' | b'>' => elements(count()),
+        b'%' => elements(2 * count()),
+        _ => panic!("not a reply: {}", shown()),
+    }
+}
+
+/// Half of the inputs are those of the protocol's own tests, half are made of the table of commands.
+#[tokio::test]
+async fn every_request_of_random_inputs_has_exactly_one_reply() {
+    const INPUTS: usize = 20_000;
+    let mut random = inputs::Random(0x1d6e_2027);
+    let (mut node, mut input) = (Node::new(), Vec::new());
+    let (mut requests, mut left_out, mut errors) = (0_usize, 0_usize, 0_usize);
+    for number in 0..INPUTS {
+        if number % 500 == 0 {
+            node = Node::new();
+        }
+        let make = if number % 2 == 0 { inputs::fill } else { commands };
+        make(&mut input, &mut random);
+        if words(&input).iter().any(|words| is_exception(words)) {
+            left_out += 1;
+            continue;
+        }
+        let mut connection = node.connect();
+        let out = connection.send_bytes(&input).await;
+        let (mut replies, mut at) = (0, 0);
+        while at < out.len() {
+            errors += usize::from(out[at] == b'-');
+            at += reply_len(&out[at..]);
+            replies += 1;
+        }
+        let shown = || format!("input {number}: {} gave {}", input.escape_ascii(), out.escape_ascii());
+        assert_eq!(replies, connection.requests, "{}", shown());
+        requests += replies;
+        node.context.clients.leave(&connection.client);
+    }
+    println!("{requests} requests, {errors} of them refused, {left_out} inputs left out");
+    // The inputs reach both answers often enough to mean something, and few are left out.
+    assert!(
+        errors > INPUTS / 4 && requests - errors > INPUTS / 4 && left_out < INPUTS / 10,
+        "{errors} of {requests}, {left_out}"
+    );
 }

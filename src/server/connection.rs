@@ -27,8 +27,9 @@ const OUTPUT_PAUSE: usize = 256 * 1024;
 /// The same before login.
 const OUTPUT_PAUSE_BEFORE_LOGIN: usize = 4 * 1024;
 
-/// The largest reply of one command, in bytes, that is kept for a peer: beyond it the connection is closed.
-const MAX_OUTPUT: usize = 8 * 1024 * 1024;
+/// How much work a connection does before it lets others have the thread: about a millisecond's. A request costs 1 and
+/// each id of it a part; see [`Session::take_work`].
+const WORK_PER_TURN: u64 = 4_000;
 
 /// Unsent replies of all connections together, in bytes; beyond it the connection with the most is closed.
 const MAX_TOTAL_OUTPUT: usize = 512 * 1024 * 1024;
@@ -44,6 +45,9 @@ const SLOW_LOGIN: Duration = Duration::from_secs(10);
 
 /// How long a closing connection waits for the peer to read and to close, at most.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// A peer that has sent nothing for this long has read its replies: closing does not wait for it.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// Unsent replies of all connections together, in bytes.
 static UNSENT: AtomicUsize = AtomicUsize::new(0);
@@ -80,6 +84,8 @@ struct Connection<S> {
     answered: usize,
     output: Vec<u8>,
     opened: Boot,
+    /// When bytes were last read.
+    read_at: Boot,
     /// When the first byte of the request that is not whole yet was read.
     partial_since: Option<Boot>,
     killed: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -114,6 +120,7 @@ pub(super) async fn run<S: AsyncRead + AsyncWrite + Unpin>(stream: S, client: Ar
         answered: 0,
         output: Vec::new(),
         opened: shared.context.clock.boot(),
+        read_at: shared.context.clock.boot(),
         partial_since: None,
         killed: Box::pin(client.kill.clone().cancelled_owned()),
         drained: Box::pin(shared.drain.clone().cancelled_owned()),
@@ -132,6 +139,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return end;
             }
             let read_at = self.shared.context.clock.boot();
+            self.read_at = read_at;
             let answered = self.answer(read_at).await;
             let written = self.write().await;
             self.compact(read_at);
@@ -140,6 +148,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if let Err(end) = answered.and(written) {
                 return end;
             }
+            // What was read is answered; what may still come, or was read in part, has not been begun.
+            if self.shared.drain.is_cancelled() {
+                return End::Drained;
+            }
         }
     }
 
@@ -147,7 +159,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     async fn read(&mut self) -> Result<(), End> {
         let limit = self.time_limit();
         let shared = Arc::clone(&self.shared);
-        let at_boundary = self.input.is_empty();
         let Self { stream, input, killed, drained, .. } = self;
         let read = poll_fn(|context| {
             if input.capacity() == 0 {
@@ -182,7 +193,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Err(_) => Err(End::Broken),
             },
             () = killed => Err(End::Killed),
-            () = drain, if at_boundary => Err(End::Drained),
+            () = drain => Err(End::Drained),
             () = late => Err(limit.map_or(End::Closed, |(_, end)| end)),
         }
     }
@@ -216,44 +227,56 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     async fn answer(&mut self, read_at: Boot) -> Result<(), End> {
         let batch = Batch::new(read_at, self.shared.config.wait_max);
         let shared = Arc::clone(&self.shared);
+        let mut work = 0;
         loop {
             let limits = if self.session.authenticated() { &Limits::AFTER_LOGIN } else { &Limits::BEFORE_LOGIN };
             let rest = self.input.get(self.answered..).unwrap_or_default();
-            let mut flow = Flow::Continue;
-            let whole = match self.scanner.next(rest, limits) {
-                Ok(Scan::Request(request)) => {
-                    if !self.session.joins(&request) {
-                        flow = self.session.execute(&request, &shared.context, &batch, &mut self.output).await;
-                    }
-                    true
+            let flow = match self.scanner.next(rest, limits) {
+                Ok(Scan::Request(request)) if self.session.joins(&request) => {
+                    self.answered += self.scanner.consumed();
+                    continue;
                 }
-                Ok(Scan::Incomplete) => false,
+                Ok(Scan::Request(request)) => {
+                    Some(self.session.execute(&request, &shared.context, &batch, &mut self.output).await)
+                }
+                Ok(Scan::Incomplete) => None,
                 Err(error) => {
                     self.session.settle(&shared.context, &batch, &mut self.output).await;
                     return Err(self.protocol_error(error));
                 }
             };
             self.answered += self.scanner.consumed();
-            if flow == Flow::Close {
-                return Err(End::Closed);
-            }
-            if !whole {
-                break;
+            match flow {
+                Some(Flow::Continue) => {}
+                Some(Flow::Close) => return Err(End::Closed),
+                None => break,
             }
             if self.session.has_queued() {
                 self.replay(&batch).await?;
             }
             self.make_room().await?;
+            self.take_turns(&mut work).await;
         }
         self.session.settle(&shared.context, &batch, &mut self.output).await;
         Ok(())
     }
 
+    /// Lets others have the thread when this connection has done enough for one turn.
+    async fn take_turns(&mut self, work: &mut u64) {
+        *work += self.session.take_work();
+        if *work >= WORK_PER_TURN {
+            *work = 0;
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Executes what a transaction has queued, as if it had just been read.
     async fn replay(&mut self, batch: &Batch) -> Result<(), End> {
         let shared = Arc::clone(&self.shared);
+        let mut work = 0;
         while self.session.execute_queued(&shared.context, batch, &mut self.output).await {
             self.make_room().await?;
+            self.take_turns(&mut work).await;
         }
         if self.session.closing() { Err(End::Closed) } else { Ok(()) }
     }
@@ -263,10 +286,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let pause = if self.session.authenticated() { OUTPUT_PAUSE } else { OUTPUT_PAUSE_BEFORE_LOGIN };
         if self.output.len() < pause || self.shared.rules.unbounded_output {
             return Ok(());
-        }
-        if self.output.len() > MAX_OUTPUT {
-            self.output.clear();
-            return Err(End::Limit("output"));
         }
         self.write().await
     }
@@ -297,7 +316,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Poll::Ready(Ok(0) | Err(_)) => return Err(End::Broken),
                 Poll::Ready(Ok(written)) => written,
                 Poll::Pending => {
-                    let unsent = rest.len();
+                    // All that the buffer holds memory for, sent or not.
+                    let unsent = self.output.capacity();
                     self.count_unsent(unsent);
                     let written = self.write_when_possible(sent).await;
                     UNSENT.fetch_sub(unsent, Ordering::Relaxed);
@@ -360,6 +380,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.shared.context.metrics.connections_rejected.add(reason, 1);
         }
         if matches!(end, End::Broken | End::Killed | End::Limit("output")) || self.write().await.is_err() {
+            return;
+        }
+        if end == End::Drained && self.shared.context.clock.boot().since(self.read_at) > QUIET {
+            let _ = self.stream.shutdown().await;
             return;
         }
         let linger = async {

@@ -99,18 +99,30 @@ pub struct Shared {
     /// Cancelled when connections are to close at their next command boundary.
     pub drain: CancellationToken,
     foreign: Mutex<Throttle>,
+    refused: Mutex<Throttle>,
 }
 
 impl Shared {
     /// What all connections share; `rules` are the right ones but in tests.
     pub fn new(config: Config, context: Arc<Context>, rules: Rules) -> Self {
-        Self { config, context, rules, drain: CancellationToken::new(), foreign: Mutex::default() }
+        Self {
+            config,
+            context,
+            rules,
+            drain: CancellationToken::new(),
+            foreign: Mutex::default(),
+            refused: Mutex::default(),
+        }
     }
 
     /// Whether a connection that speaks another protocol is logged: a port scan must not fill the log.
     fn foreign_protocol(&self, now: Boot) -> bool {
-        let mut foreign = self.foreign.lock().unwrap_or_else(PoisonError::into_inner);
-        foreign.permit(Duration::from_nanos(now.0)).is_some()
+        Self::may_log(&self.foreign, now)
+    }
+
+    fn may_log(throttle: &Mutex<Throttle>, now: Boot) -> bool {
+        let mut throttle = throttle.lock().unwrap_or_else(PoisonError::into_inner);
+        throttle.permit(Duration::from_nanos(now.0)).is_some()
     }
 }
 
@@ -229,7 +241,7 @@ async fn accept_tcp(listener: &TcpListener, shared: &Arc<Shared>, tasks: &TaskTr
                 tune(&stream);
                 start(stream, Peer { addr: addr.to_string(), local: local.clone(), unix: false }, shared, tasks);
             }
-            Err(error) => accept_failed(&error).await,
+            Err(error) => accept_failed(&error, shared).await,
         }
     }
 }
@@ -252,13 +264,15 @@ async fn accept_unix(
             Ok((stream, _)) => {
                 start(stream, Peer { addr: addr.clone(), local: addr.clone(), unix: true }, shared, tasks);
             }
-            Err(error) => accept_failed(&error).await,
+            Err(error) => accept_failed(&error, shared).await,
         }
     }
 }
 
-async fn accept_failed(error: &io::Error) {
-    tracing::warn!(error_kind = "system", "a connection could not be accepted: {error}");
+async fn accept_failed(error: &io::Error, shared: &Shared) {
+    if Shared::may_log(&shared.refused, shared.context.clock.boot()) {
+        tracing::warn!(error_kind = "system", "a connection could not be accepted: {error}");
+    }
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 

@@ -10,7 +10,7 @@
 
 use std::future::Future;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::sqlite::SqliteRow;
@@ -41,7 +41,25 @@ struct Inner {
     place: open::Place,
     statement_timeout: Duration,
     /// Dropped last, so that no second process starts while the pool still closes.
-    _lock: open::Lock,
+    lock: Mutex<open::Lock>,
+}
+
+impl Inner {
+    /// Notes that the log may be gone from now on. Before it goes: should the process die in between, the log is still
+    /// read at the next start.
+    fn release(&self) {
+        let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = open::release(&mut lock) {
+            tracing::warn!(error_kind = "system", "the lock file can't be written: {error}");
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The pool, dropped after this, may close the last connection, which takes the log away.
+        self.release();
+    }
 }
 
 type Tx = Transaction<'static, sqlx::Sqlite>;
@@ -52,7 +70,16 @@ impl Sqlite {
     /// # Errors
     /// Why not, with the fix. An existing file is not changed before it is known to be ours and sound.
     pub async fn open(path: &Path, statement_timeout: Duration) -> Result<Opened, OpenError> {
-        open::open(path, statement_timeout).await
+        open::open(path, statement_timeout, false).await
+    }
+
+    /// The same for a copy that has been put in the place of the database, and is about to be made safe: that there is no
+    /// log beside it is no reason to refuse it.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn open_restored(path: &Path, statement_timeout: Duration) -> Result<Opened, OpenError> {
+        open::open(path, statement_timeout, true).await
     }
 
     /// The one connection that writes the file, for the other tables in it. Keep the store alive as long as it is used.
@@ -63,6 +90,7 @@ impl Sqlite {
 
     /// Waits for the statement that runs, writes the log back into the file and closes it.
     pub async fn close(&self) {
+        self.0.release();
         self.0.pool.close().await;
     }
 

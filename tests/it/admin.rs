@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-use crate::node::{PATIENCE, Setup, eventually};
+use crate::node::{PATIENCE, Setup, Shell, eventually};
 use crate::wire::Value;
 
 /// What `promtool check metrics` finds wrong; nothing if all is well.
@@ -83,6 +83,40 @@ fn health_is_told_with_reasons() {
         assert!(!body.contains(env!("CARGO_PKG_VERSION")), "versions are not told to strangers: {body}");
     }
     assert_eq!(node.http("/nothing").0, 404);
+}
+
+#[test]
+fn a_start_that_waits_for_its_database_says_so() {
+    let setup = Setup::new().set("database.statement_timeout", "3s");
+    setup.start().stop();
+    let lock = Shell::lock_whole(&setup.database());
+    let mut node = setup.spawn();
+    let (status, body) = eventually("/startupz answers while the database is locked", PATIENCE, || {
+        assert!(node.poll().is_none(), "it ended before it said anything:\n{}", node.log());
+        node.try_http("/startupz")
+    });
+    assert_eq!(status, 503, "{body}");
+    assert!(!body.trim().is_empty(), "no reason is given");
+    assert_eq!(node.try_http("/readyz").map(|(status, _)| status), Some(503));
+    assert_eq!(
+        node.try_http("/livez").map(|(status, _)| status),
+        Some(200),
+        "a start that takes long is no reason to kill"
+    );
+    drop(lock);
+    // It serves, or it had given up by then and says that starting again may help.
+    let serves = eventually("it serves or ends", PATIENCE, || match node.poll() {
+        Some(status) => {
+            assert_eq!(status.code(), Some(1), "{}", node.log());
+            Some(false)
+        }
+        None => (node.try_http("/startupz")?.0 == 200).then_some(true),
+    });
+    if serves {
+        assert_eq!(node.connect().call(&["IDGET", "order"]), Value::Int(1));
+    } else {
+        assert!(node.log().contains("locked"), "{}", node.log());
+    }
 }
 
 #[test]

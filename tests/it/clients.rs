@@ -115,7 +115,7 @@ fn fred() {
 
 #[test]
 fn hiredis() {
-    draws("hiredis", &["resp2"]);
+    draws("hiredis", &["resp2", "resp3"]);
 }
 
 #[test]

@@ -2,18 +2,16 @@
 //!
 //! libfaketime moves what the process reads. The first test proves that it does: without it the others could not fail.
 
-use std::time::Duration;
-
 use crate::checkers;
-use crate::load::{Dice, Drawn, Load};
-use crate::node::{Node, PATIENCE, Setup, eventually};
+use crate::load::{Dice, Drawn, Load, Session};
+use crate::node::{Node, PATIENCE, Setup, Shell, eventually};
 use crate::wire::Value;
 
 /// Three hours back, three hours forward, one second back: the steps that are tried, in seconds off the true time.
 const STEPS: [i64; 3] = [-3 * 3600, 3 * 3600, -1];
 
-/// How long the load runs after each step.
-const RUN: Duration = Duration::from_millis(400);
+/// How often each client has to be answered after each step.
+const RUN: u64 = 100;
 
 fn true_seconds() -> i64 {
     i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs()).unwrap()
@@ -27,21 +25,35 @@ fn offset(node: &Node) -> i64 {
 
 /// Returns once an id was served: from then on the node's time is anchored, and a step is a step.
 fn create_event_tag(node: &Node) {
-    let mut conn = node.connect();
-    assert_eq!(conn.call(&["IDTAG", "CREATE", "event", "ENGINE", "snowflake"]).text(), "OK");
-    eventually("a Snowflake id", PATIENCE, || matches!(conn.call(&["IDGET", "event"]), Value::Int(_)).then_some(()));
+    assert_eq!(node.connect().call(&["IDTAG", "CREATE", "event", "ENGINE", "snowflake"]).text(), "OK");
+    id(node, "event");
 }
 
-/// Load on both engines until so many more requests were answered and [`RUN`] has passed.
-fn run(load: &Load) {
-    let before = load.answered();
-    std::thread::sleep(RUN);
-    eventually("ids are served", PATIENCE, || (load.answered() > before + 500).then_some(()));
+/// An id of `tag`, which must come whatever the wall clock says.
+fn id(node: &Node, tag: &str) -> i64 {
+    let mut conn = node.connect();
+    eventually(&format!("an id of {tag}"), PATIENCE, || match conn.call(&["IDGET", tag]) {
+        Value::Int(id) => Some(id),
+        _ => None,
+    })
+}
+
+/// How often the bound of any worker id has been raised.
+fn renewals(setup: &Setup) -> i64 {
+    Shell::run(&setup.database(), "SELECT sum(n) FROM worker_bound").parse().unwrap()
+}
+
+/// Load on both engines until each client was served and the window of the worker id was renewed.
+fn run(setup: &Setup, load: &Load) {
+    let (answered, renewed) = (load.answered_each(), renewals(setup));
+    eventually("each client is served", PATIENCE, || load.each_since(&answered, RUN).then_some(()));
+    eventually("the window is renewed", PATIENCE, || (renewals(setup) > renewed).then_some(()));
 }
 
 const TAGS: [&str; 8] = ["order", "order", "order", "order", "event", "event", "event", "event"];
 
-/// Segment ids and Snowflake ids of the clients of [`TAGS`], checked each for themselves.
+/// Segment ids and Snowflake ids of the clients of [`TAGS`], checked each for themselves; whatever follows holds Snowflake
+/// ids of one connection a session.
 fn check(drawn: &[Drawn], errors: &[&str]) {
     checkers::only_errors(drawn, errors);
     let (segment, snowflake) = drawn.split_at(4);
@@ -70,16 +82,16 @@ fn faketime_moves_what_the_program_reads() {
 
 #[test]
 fn steps_of_the_wall_clock_while_running_cause_no_error_at_all() {
-    let setup = Setup::in_memory().with_movable_wall();
+    let setup = Setup::in_memory().with_movable_wall().set("snowflake.window", "1s");
     let node = setup.start();
     create_event_tag(&node);
     let load = Load::start(setup.addr(), &TAGS, 64, &mut Dice::new());
-    run(&load);
+    run(&setup, &load);
     for step in STEPS {
         setup.move_wall(step);
-        run(&load);
+        run(&setup, &load);
         setup.move_wall(0);
-        run(&load);
+        run(&setup, &load);
     }
     let drawn = load.finish();
     node.stop();
@@ -98,22 +110,14 @@ fn steps_over_a_restart_never_repeat_an_id_with_a_single_worker_id() {
     over_restarts(&setup);
 }
 
-/// Every step, once over `kill -9` and once over a clean stop, and back. A Snowflake tag may be refused where the wall
-/// clock lies too far behind the bound; segment tags go on regardless.
+/// Every step, once over `kill -9` and once over a clean stop, and back. Both engines come back after each: a single node
+/// with an embedded database goes on from its bound, however far behind the wall clock lies.
 fn over_restarts(setup: &Setup) {
     let mut node = setup.start();
     create_event_tag(&node);
     let load = Load::start(setup.addr(), &TAGS, 64, &mut Dice::new());
-    let orders = |node: &Node| {
-        eventually("segment tags are served at any wall clock", PATIENCE, || {
-            match node.connect().call(&["IDGET", "order-probe"]) {
-                Value::Int(id) => Some(id),
-                _ => None,
-            }
-        })
-    };
-    run(&load);
-    let mut last = orders(&node);
+    let mut events = vec![id(&node, "event")];
+    let mut last = id(&node, "order-probe");
     for (kill, step) in [true, false].into_iter().flat_map(|kill| STEPS.map(|step| (kill, step))) {
         for wall in [step, 0] {
             if kill {
@@ -122,14 +126,19 @@ fn over_restarts(setup: &Setup) {
                 node.stop();
             }
             setup.move_wall(wall);
+            let answered = load.answered_each();
             node = setup.start();
-            std::thread::sleep(RUN);
-            let next = orders(&node);
+            events.push(id(&node, "event"));
+            let next = id(&node, "order-probe");
             assert!(next > last, "{next} after {last}");
             last = next;
+            eventually("each client is served again", PATIENCE, || load.each_since(&answered, RUN).then_some(()));
         }
     }
-    let drawn = load.finish();
+    let mut drawn = load.finish();
     node.stop();
+    assert_eq!(events.len(), 13);
+    let sessions = events.into_iter().map(|id| Session { runs: vec![(id, id)] }).collect();
+    drawn.push(Drawn { sessions, ..Drawn::default() });
     check(&drawn, &["LOADING", "READONLY", "TRYAGAIN", "IDCLOCK"]);
 }

@@ -8,18 +8,21 @@ use std::process::Command;
 use crate::node::{PATIENCE, Setup, Shell, eventually};
 use crate::wire::Value;
 
-/// Bad configuration or identity.
+/// A person has to put the configuration or the data right first.
 const CONFIG: i32 = 78;
-/// Any other failure.
+/// Something failed that may pass: starting again may help.
 const FAILURE: i32 = 1;
 
-/// The start is refused with one of `codes`, and its text has all of `words`.
-fn refused(setup: &Setup, codes: &[i32], words: &[&str]) {
-    let (code, text) = setup.refused();
+/// The start is refused with the exit code `expected`, and its text has all of `words`.
+fn refused(setup: &Setup, expected: i32, words: &[&str]) {
+    told(setup.refused(), expected, words);
+}
+
+fn told((code, text): (i32, String), expected: i32, words: &[&str]) {
     for word in words {
         assert!(text.contains(word), "the text does not name {word:?} (exit code {code}):\n{text}");
     }
-    assert!(codes.contains(&code), "exit code {code}, not {codes:?}:\n{text}");
+    assert_eq!(code, expected, "the exit code of:\n{text}");
     assert!(!text.contains("panicked"), "{text}");
 }
 
@@ -53,25 +56,25 @@ fn bad_values_are_refused_by_the_name_of_their_key() {
     ];
     for (pairs, words) in cases {
         let setup = pairs.iter().fold(Setup::new(), |setup, (key, value)| setup.set(key, value));
-        refused(&setup, &[CONFIG], words);
+        refused(&setup, CONFIG, words);
         assert!(!setup.database().exists(), "{pairs:?} left a database behind");
     }
 }
 
 #[test]
 fn an_unknown_key_in_the_file_is_refused_with_the_nearest_one() {
-    refused(&Setup::new().config("server:\n  adress: 127.0.0.1:1\n"), &[CONFIG], &["server.adress", "server.addr"]);
-    refused(&Setup::new().config("server: [\n"), &[CONFIG], &["idgen.yaml"]);
+    refused(&Setup::new().config("server:\n  adress: 127.0.0.1:1\n"), CONFIG, &["server.adress", "server.addr"]);
+    refused(&Setup::new().config("server: [\n"), CONFIG, &["idgen.yaml"]);
 }
 
 #[test]
 fn a_port_in_use_is_named() {
     let setup = Setup::new();
     let _taken = TcpListener::bind(setup.addr()).unwrap();
-    refused(&setup, &[FAILURE], &[&setup.addr().to_string()]);
+    refused(&setup, FAILURE, &[&setup.addr().to_string()]);
     let setup = Setup::new();
     let _taken = TcpListener::bind(setup.admin()).unwrap();
-    refused(&setup, &[FAILURE], &[&setup.admin().to_string()]);
+    refused(&setup, FAILURE, &[&setup.admin().to_string()]);
 }
 
 #[test]
@@ -79,7 +82,7 @@ fn a_second_process_on_the_same_data_folder_is_refused_and_the_first_goes_on() {
     let setup = Setup::new();
     let node = setup.start();
     let second = Setup::new().set("database.dsn", &format!("sqlite://{}", setup.database().display()));
-    refused(&second, &[FAILURE, CONFIG], &[&setup.database().parent().unwrap().display().to_string()]);
+    refused(&second, FAILURE, &[&setup.database().parent().unwrap().display().to_string()]);
     assert_eq!(node.connect().call(&["IDGET", "order"]), Value::Int(1));
     node.stop();
     second.start().stop();
@@ -88,10 +91,10 @@ fn a_second_process_on_the_same_data_folder_is_refused_and_the_first_goes_on() {
 #[test]
 fn a_folder_that_can_not_be_written_is_named() {
     let setup = Setup::new().run_by_nobody();
-    refused(&setup, &[FAILURE, CONFIG], &["idgen-data"]);
+    refused(&setup, CONFIG, &["idgen-data"]);
     // The folder is there, and belongs to someone else.
     fs::create_dir(setup.folder().join("idgen-data")).unwrap();
-    refused(&setup, &[FAILURE, CONFIG], &["idgen-data"]);
+    refused(&setup, CONFIG, &["idgen-data"]);
 }
 
 #[test]
@@ -100,7 +103,7 @@ fn a_file_that_is_no_database_is_left_alone_and_named() {
     fs::create_dir(setup.folder().join("idgen-data")).unwrap();
     let garbage = b"this is not a database\n".repeat(1000);
     fs::write(setup.database(), &garbage).unwrap();
-    refused(&setup, &[FAILURE, CONFIG], &["idgen.db"]);
+    refused(&setup, CONFIG, &["idgen.db"]);
     assert_eq!(fs::read(setup.database()).unwrap(), garbage, "the file was changed");
 }
 
@@ -110,7 +113,7 @@ fn the_database_of_another_program_is_left_alone_and_named() {
     fs::create_dir(setup.folder().join("idgen-data")).unwrap();
     Shell::run(&setup.database(), "CREATE TABLE songs (title TEXT); INSERT INTO songs VALUES ('x')");
     let before = fs::read(setup.database()).unwrap();
-    refused(&setup, &[FAILURE, CONFIG], &["idgen.db"]);
+    refused(&setup, CONFIG, &["idgen.db"]);
     assert_eq!(fs::read(setup.database()).unwrap(), before, "the file was changed");
 }
 
@@ -125,8 +128,71 @@ fn a_damaged_database_is_refused_and_left_alone() {
         *byte ^= 0xA5;
     }
     fs::write(setup.database(), &bytes).unwrap();
-    refused(&setup, &[FAILURE, CONFIG], &["idgen.db"]);
+    refused(&setup, CONFIG, &["idgen.db"]);
     assert_eq!(fs::read(setup.database()).unwrap(), bytes, "the file was changed");
+}
+
+/// A data folder in which a node has run.
+fn used() -> Setup {
+    let setup = Setup::new();
+    let node = setup.start();
+    node.connect().call(&["IDGET", "order"]).int();
+    node.stop();
+    setup
+}
+
+#[test]
+fn a_database_of_a_newer_program_is_refused_and_left_alone() {
+    let setup = used();
+    Shell::run(&setup.database(), "PRAGMA user_version = 9999");
+    let before = fs::read(setup.database()).unwrap();
+    refused(&setup, CONFIG, &["idgen.db", "newer", "9999"]);
+    assert_eq!(fs::read(setup.database()).unwrap(), before, "the file was changed");
+}
+
+#[test]
+fn a_deleted_database_is_never_made_anew() {
+    let setup = used();
+    fs::remove_file(setup.database()).unwrap();
+    refused(&setup, CONFIG, &["idgen.db", "gone"]);
+    assert!(!setup.database().exists(), "a new database was made");
+}
+
+#[test]
+fn a_new_name_beside_other_data_is_refused_by_the_name_of_the_other() {
+    let setup = used();
+    let old = setup.database();
+    let new = old.with_file_name("new.db");
+    let setup = setup.set("database.dsn", &format!("sqlite://{}", new.display()));
+    refused(&setup, CONFIG, &["new.db", &old.display().to_string()]);
+    assert!(!new.exists(), "a new database was made");
+}
+
+#[test]
+fn after_restore_where_there_is_no_database_is_refused_and_makes_none() {
+    let setup = Setup::new();
+    told(setup.run(&["after-restore"]), CONFIG, &["idgen.db"]);
+    assert!(!setup.database().exists(), "a new database was made");
+}
+
+#[test]
+fn after_restore_under_a_running_server_is_refused() {
+    let setup = Setup::new();
+    let node = setup.start();
+    assert_eq!(node.connect().call(&["IDGET", "order"]), Value::Int(1));
+    told(setup.run(&["after-restore"]), FAILURE, &["idgen-data", "in use"]);
+    assert_eq!(node.connect().call(&["IDGET", "order"]), Value::Int(2));
+}
+
+#[test]
+fn a_database_that_someone_else_keeps_locked_may_pass() {
+    let setup = used();
+    let setup = setup.set("database.statement_timeout", "1s");
+    let lock = Shell::lock_whole(&setup.database());
+    refused(&setup, FAILURE, &["idgen.db", "locked"]);
+    drop(lock);
+    let node = setup.start();
+    assert_eq!(node.connect().call(&["IDGET", "order"]), Value::Int(2));
 }
 
 #[test]
@@ -137,9 +203,9 @@ fn an_existing_database_with_another_layout_is_refused_with_both_values() {
     node.connect().call(&["IDGET", "event"]).int();
     node.stop();
     let setup = setup.set("snowflake.sequence_bits", "10");
-    refused(&setup, &[CONFIG], &["41/5/5/12", "41/5/5/10"]);
+    refused(&setup, CONFIG, &["41/5/5/12", "41/5/5/10"]);
     let setup = setup.set("snowflake.sequence_bits", "12").set("snowflake.epoch_millis", "1577808000001");
-    refused(&setup, &[CONFIG], &["1577808000000", "1577808000001"]);
+    refused(&setup, CONFIG, &["1577808000000", "1577808000001"]);
     let setup = setup.set("snowflake.epoch_millis", "1577808000000");
     setup.start().stop();
 }
@@ -180,7 +246,7 @@ fn a_start_on_a_disk_without_room_is_refused_by_name() {
     let setup = Setup::new();
     let disk = Disk::mount(&setup.folder().join("idgen-data"), "64k");
     disk.fill(4096);
-    refused(&setup, &[FAILURE, CONFIG], &["idgen.db", "full"]);
+    refused(&setup, FAILURE, &["idgen.db", "full"]);
 }
 
 #[test]

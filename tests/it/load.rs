@@ -101,19 +101,21 @@ fn runs(reply: &Value, shape: Shape, into: &mut Vec<Run>) {
 /// Clients at work.
 pub struct Load {
     stop: Arc<AtomicBool>,
-    answered: Arc<AtomicU64>,
+    answered: Vec<Arc<AtomicU64>>,
     clients: Vec<JoinHandle<Drawn>>,
 }
 
 impl Load {
     /// Starts one client for each of `tags`, which sends pipelines of up to `depth` requests.
     pub fn start(addr: SocketAddr, tags: &[&str], depth: u64, dice: &mut Dice) -> Self {
-        let (stop, answered) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let stop = Arc::<AtomicBool>::default();
+        let answered: Vec<_> = tags.iter().map(|_| Arc::<AtomicU64>::default()).collect();
         let clients = tags
             .iter()
-            .map(|tag| {
+            .zip(&answered)
+            .map(|(tag, answered)| {
                 let (tag, mut dice) = ((*tag).to_owned(), dice.split());
-                let (stop, answered) = (Arc::clone(&stop), Arc::clone(&answered));
+                let (stop, answered) = (Arc::clone(&stop), Arc::clone(answered));
                 std::thread::spawn(move || client(addr, &tag, depth, &mut dice, &stop, &answered))
             })
             .collect();
@@ -122,7 +124,17 @@ impl Load {
 
     /// How many requests have been answered with ids so far.
     pub fn answered(&self) -> u64 {
-        self.answered.load(Ordering::Relaxed)
+        self.answered_each().iter().sum()
+    }
+
+    /// The same for each client.
+    pub fn answered_each(&self) -> Vec<u64> {
+        self.answered.iter().map(|answered| answered.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Whether each client has been answered `more` times since [`Self::answered_each`] was `before`.
+    pub fn each_since(&self, before: &[u64], more: u64) -> bool {
+        self.answered_each().iter().zip(before).all(|(now, before)| *now >= before + more)
     }
 
     /// Stops the clients at the end of their pipelines and returns what each has drawn.

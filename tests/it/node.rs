@@ -164,6 +164,17 @@ impl Setup {
 
     /// Starts the node without waiting for anything.
     pub fn spawn(&self) -> Node {
+        self.spawn_as(&["serve"])
+    }
+
+    /// Runs another command of the program to its end; its exit code and what it wrote.
+    pub fn run(&self, command: &[&str]) -> (i32, String) {
+        let mut process = self.spawn_as(command);
+        let status = process.wait();
+        (status.code().unwrap_or(-1), process.log())
+    }
+
+    fn spawn_as(&self, command_line: &[&str]) -> Node {
         self.starts.set(self.starts.get() + 1);
         let log = self.folder.path().join(format!("log-{}.txt", self.starts.get()));
         let output = fs::File::create(&log).unwrap();
@@ -179,7 +190,7 @@ impl Setup {
         };
         let inherited = std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("IDGEN"));
         let child = command
-            .args(["serve"])
+            .args(command_line)
             .args(&self.args)
             .current_dir(self.folder.path())
             .env_clear()
@@ -208,9 +219,7 @@ impl Setup {
 
     /// Starts a node that must refuse to run; its exit code and what it wrote.
     pub fn refused(&self) -> (i32, String) {
-        let mut node = self.spawn();
-        let status = node.wait();
-        (status.code().unwrap_or(-1), node.log())
+        self.run(&["serve"])
     }
 }
 
@@ -231,7 +240,12 @@ impl Node {
         Conn::try_connect(self.addr).unwrap_or_else(|error| panic!("connect to {}: {error}", self.addr))
     }
 
-    /// Where clients connect on 127.0.0.1.
+    /// Where clients connect.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// The port where clients connect on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.addr.port()
     }
@@ -294,6 +308,11 @@ impl Node {
         http(self.admin, path).unwrap_or_else(|error| panic!("GET {path}: {error}"))
     }
 
+    /// As [`Node::http`]; nothing if nobody answers.
+    pub fn try_http(&self, path: &str) -> Option<(u16, String)> {
+        http(self.admin, path).ok()
+    }
+
     /// The value of the metric `name` (with labels, as it is printed), if it is there.
     pub fn metric(&self, name: &str) -> Option<f64> {
         let (status, body) = self.http("/metrics");
@@ -346,6 +365,15 @@ impl Shell {
 
     /// Takes the database's write lock and keeps it until dropped.
     pub fn lock(database: &Path) -> Self {
+        Self::hold(database, "BEGIN IMMEDIATE;")
+    }
+
+    /// Takes the whole database, which nobody else can read or write until this is dropped.
+    pub fn lock_whole(database: &Path) -> Self {
+        Self::hold(database, "PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE;")
+    }
+
+    fn hold(database: &Path, begin: &str) -> Self {
         use std::io::{BufRead, BufReader, Write};
         let mut child = Command::new("sqlite3")
             .arg(database)
@@ -354,10 +382,9 @@ impl Shell {
             .spawn()
             .expect("sqlite3 is missing: `tests/install test` installs it");
         let stdin = child.stdin.as_mut().unwrap();
-        stdin.write_all(b".bail on\n.timeout 5000\nBEGIN IMMEDIATE;\nSELECT 'locked';\n").unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line.trim(), "locked", "sqlite3 did not get the lock");
+        stdin.write_all(format!(".bail on\n.timeout 5000\n{begin}\nSELECT 'locked';\n").as_bytes()).unwrap();
+        let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+        assert!(lines.map_while(Result::ok).any(|line| line == "locked"), "sqlite3 did not get the lock");
         Self { child }
     }
 }

@@ -1,5 +1,7 @@
 //! A stop loses nothing: what was read is answered, tails go back, and a second signal ends everything at once.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -31,14 +33,29 @@ fn stops_under_load_tear_no_reply_and_repeat_no_id() {
 }
 
 #[test]
+fn quiet_clients_do_not_hold_up_a_stop() {
+    let node = Setup::new().start();
+    let mut quiet = node.connect();
+    assert_eq!(quiet.call(&["IDGET", "order"]), Value::Int(1));
+    // A peer counts as quiet after a second without a request.
+    let idle = || node.connect().call(&["CLIENT", "LIST"]).text().lines().any(|line| line.contains(" idle=2 "));
+    eventually("the client has been quiet", PATIENCE, || idle().then_some(()));
+    let asked = Instant::now();
+    node.stop();
+    assert!(asked.elapsed() < Duration::from_secs(1), "the stop took {:?}", asked.elapsed());
+}
+
+#[test]
 fn executed_requests_are_all_answered_so_that_no_id_is_missing() {
     let setup = Setup::new();
     let mut ids = Vec::new();
     for _ in 0..5 {
         let node = setup.start();
         let addr = setup.addr();
+        let answered = Arc::new(AtomicUsize::new(0));
         let clients: Vec<_> = (0..4)
             .map(|_| {
+                let answered = Arc::clone(&answered);
                 std::thread::spawn(move || {
                     let mut conn = crate::wire::Conn::try_connect(addr).unwrap();
                     let bytes = crate::wire::request(&["IDGET", "order"]).repeat(100);
@@ -46,7 +63,10 @@ fn executed_requests_are_all_answered_so_that_no_id_is_missing() {
                     while conn.try_send(&bytes).is_ok() {
                         for _ in 0..100 {
                             match conn.try_read() {
-                                Ok(Value::Int(id)) => ids.push(id),
+                                Ok(Value::Int(id)) => {
+                                    ids.push(id);
+                                    answered.fetch_add(1, Ordering::Relaxed);
+                                }
                                 Ok(Value::Error(text)) => assert!(text.starts_with("TRYAGAIN "), "{text}"),
                                 Ok(other) => panic!("{other:?}"),
                                 // Whole replies only: a torn one is another kind of error.
@@ -61,10 +81,12 @@ fn executed_requests_are_all_answered_so_that_no_id_is_missing() {
                 })
             })
             .collect();
-        std::thread::sleep(Duration::from_millis(150));
+        eventually("ids are served", PATIENCE, || (answered.load(Ordering::Relaxed) > 5000).then_some(()));
         node.stop();
         for client in clients {
-            ids.extend(client.join().unwrap());
+            let drawn = client.join().unwrap();
+            assert!(!drawn.is_empty(), "a client drew nothing");
+            ids.extend(drawn);
         }
     }
     let node = setup.start();

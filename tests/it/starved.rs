@@ -5,11 +5,16 @@ use std::time::{Duration, Instant};
 use crate::node::{PATIENCE, Setup, Shell, eventually};
 use crate::wire::{Conn, Value, request};
 
-/// The default of `server.wait_max`, which [`Setup`] makes longer.
-const WAIT_MAX: Duration = Duration::from_millis(250);
+/// What `server.wait_max` is set to where waits are measured.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// What two busy cores may add to it. A wait for each of the 100 requests would take 25 s.
-const SLACK: Duration = Duration::from_millis(400);
+/// What two busy cores may add to it: less than a second wait would.
+const SLACK: Duration = Duration::from_millis(900);
+
+/// One wait, and not two.
+fn is_one_wait(took: Duration) -> bool {
+    (WAIT_MAX.mul_f64(0.95)..WAIT_MAX + SLACK).contains(&took)
+}
 
 /// `starved` holds at most 200 ids in memory, `full` very many.
 fn prepare(conn: &mut Conn) {
@@ -44,7 +49,7 @@ fn is_shortage(reply: &Value) -> bool {
 
 #[test]
 fn a_starved_tag_delays_a_pipeline_by_at_most_wait_max_in_all() {
-    let setup = Setup::new().set("server.wait_max", "250ms");
+    let setup = Setup::new().set("server.wait_max", "1s");
     let node = setup.start();
     let mut conn = node.connect();
     prepare(&mut conn);
@@ -59,7 +64,7 @@ fn a_starved_tag_delays_a_pipeline_by_at_most_wait_max_in_all() {
     assert!(conn.read().int() > 1);
     let took = start.elapsed();
     assert!(replies.iter().all(is_shortage), "{replies:?}");
-    assert!(took <= WAIT_MAX + SLACK, "101 requests took {took:?}");
+    assert!(is_one_wait(took), "101 requests took {took:?}");
 
     // In turns.
     let start = Instant::now();
@@ -69,7 +74,7 @@ fn a_starved_tag_delays_a_pipeline_by_at_most_wait_max_in_all() {
         conn.read().int();
     }
     let took = start.elapsed();
-    assert!(took <= WAIT_MAX + SLACK, "200 requests in turns took {took:?}");
+    assert!(is_one_wait(took), "200 requests in turns took {took:?}");
 
     // Another connection isn't delayed at all.
     let mut other = node.connect();
@@ -77,7 +82,7 @@ fn a_starved_tag_delays_a_pipeline_by_at_most_wait_max_in_all() {
     let start = Instant::now();
     other.call(&["IDGET", "full"]).int();
     let took = start.elapsed();
-    assert!(took < WAIT_MAX, "a request on another connection took {took:?}");
+    assert!(took < WAIT_MAX / 2, "a request on another connection took {took:?}");
     (0..100).for_each(|_| assert!(is_shortage(&conn.read())));
 
     drop(lock);

@@ -1,31 +1,85 @@
 //! The house is as `ARCHITECTURE.md` says: imports point only down, pure files stay pure, every file says what it is for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::node::Setup;
 use crate::wire::Value;
 
-/// Which rooms each room may import; itself goes without saying. `main`, `cli` and `app` may import everything below them.
-const ARROWS: &[(&str, &str)] = &[
-    ("server", "command resp router ids clock metrics health telemetry"),
-    ("command", "acl resp router config ids clock metrics health glob"),
-    ("admin", "acl router config ids clock metrics health"),
-    ("router", "engine store ids clock metrics health glob"),
-    ("engine", "store registry ids clock metrics health"),
-    ("store", "ids metrics health"),
-    ("registry", "ids clock metrics health"),
-    ("config", "server admin acl router engine store registry telemetry ids clock"),
-    ("acl", "glob"),
-    ("resp", ""),
-    ("glob", ""),
-    ("ids", ""),
-    ("clock", ""),
-    ("health", ""),
-    ("telemetry", ""),
-    ("metrics", "ids"),
-];
+/// Rooms that stand above all others and may import anything; the block of arrows begins with them.
+const ABOVE: &str = "main -> cli -> app -> everything";
+
+/// Files of `src` itself that are no rooms.
+const DOORS: [&str; 4] = ["main", "lib", "cli", "app"];
+
+fn project(file: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
+}
+
+/// Which rooms each room may import, itself apart: read from the block of arrows in `ARCHITECTURE.md`, of which every word
+/// has to be understood. `with_config` are the rooms that have a section of the configuration.
+fn arrows(page: &str, with_config: &BTreeSet<String>) -> BTreeMap<String, BTreeSet<String>> {
+    let (_, rest) = page.split_once("\nArrows point only down").expect("no arrows in ARCHITECTURE.md");
+    let block = rest.split("```").nth(1).expect("no block of arrows");
+    let mut lines = block.trim().lines();
+    assert_eq!(lines.next(), Some(ABOVE), "the first line");
+    let mut arrows = BTreeMap::new();
+    for line in lines {
+        // Several arrows share a line, with at least three spaces between them.
+        let mut statements: Vec<String> = Vec::new();
+        for part in line.split("   ").map(str::trim).filter(|part| !part.is_empty()) {
+            match statements.last_mut() {
+                Some(before) if part.starts_with("-> ") => *before = format!("{before} {part}"),
+                _ => statements.push(part.to_owned()),
+            }
+        }
+        for statement in statements {
+            let (from, to) = statement.split_once(" -> ").unwrap_or_else(|| panic!("no arrow in {statement:?}"));
+            let below = targets(from, to, with_config);
+            for room in from.split(' ') {
+                let name = room.bytes().all(|byte| byte.is_ascii_lowercase());
+                assert!(name && !room.is_empty(), "not a room: {room:?} in {statement:?}");
+                assert!(arrows.insert(room.to_owned(), below.clone()).is_none(), "{room} stands there twice");
+            }
+        }
+    }
+    let unknown: Vec<&String> = arrows.values().flatten().filter(|room| !arrows.contains_key(*room)).collect();
+    assert!(unknown.is_empty(), "no line says what {unknown:?} may import");
+    arrows
+}
+
+/// The right side of an arrow: rooms, some with what of them is meant; `nothing`; or, for `config`, all that have a section.
+fn targets(from: &str, to: &str, with_config: &BTreeSet<String>) -> BTreeSet<String> {
+    if to == "nothing" {
+        return BTreeSet::new();
+    }
+    let (sections, rooms) = match to.strip_prefix("each room's Config section, ") {
+        Some(rest) => {
+            assert_eq!(from, "config", "only config reads the others' sections");
+            (with_config.clone(), rest)
+        }
+        None => (BTreeSet::new(), to),
+    };
+    let room = |word: &str| word.trim_end_matches("(read)").trim_end_matches("(trait)").to_owned();
+    sections.into_iter().chain(rooms.split(' ').map(room)).collect()
+}
+
+#[test]
+fn the_block_of_arrows_is_understood_whole() {
+    let block = |lines: &str| format!("\nArrows point only down:\n```\n{ABOVE}\n{lines}\n```\n");
+    let with_config = BTreeSet::from(["b".to_owned()]);
+    let set = |rooms: &[&str]| rooms.iter().map(|room| (*room).to_owned()).collect::<BTreeSet<String>>();
+    let read =
+        arrows(&block("a    -> b(trait) c\nconfig -> each room's Config section, c     b c -> nothing"), &with_config);
+    assert_eq!((&read["a"], &read["config"], &read["c"]), (&set(&["b", "c"]), &set(&["b", "c"]), &set(&[])));
+    for bad in
+        ["a b c", "a -> d", "a -> b, c\nb c -> nothing", "a -> nothing\na -> nothing", "a -> b (trait)\nb -> nothing"]
+    {
+        let text = block(bad);
+        assert!(std::panic::catch_unwind(|| arrows(&text, &BTreeSet::new())).is_err(), "{bad:?} was understood");
+    }
+}
 
 /// Rooms whose doors are their traits: what lies behind is chosen by `app` alone.
 const BEHIND_TRAITS: [&str; 2] = ["store", "registry"];
@@ -159,19 +213,17 @@ fn groups_of_imports_are_taken_apart() {
 #[test]
 fn imports_point_only_down() {
     let sources = sources();
+    let sections = sources.iter().filter(|source| source.code().contains("\npub struct Config {"));
+    let with_config = sections.map(|source| source.room().to_owned()).filter(|room| room != "config").collect();
+    let arrows = arrows(&project("ARCHITECTURE.md"), &with_config);
+    let rooms: BTreeSet<&str> = sources.iter().map(Source::room).filter(|room| !DOORS.contains(room)).collect();
+    assert_eq!(rooms, arrows.keys().map(String::as_str).collect(), "the rooms of src and of the block of arrows");
     let mut wrong = Vec::new();
-    for source in &sources {
+    for source in sources.iter().filter(|source| !DOORS.contains(&source.room())) {
         let room = source.room();
-        if ["main", "lib", "cli", "app"].contains(&room) {
-            continue;
-        }
-        let Some((_, below)) = ARROWS.iter().find(|(name, _)| *name == room) else {
-            wrong.push(format!("{}: no room of the table is called {room}", source.path));
-            continue;
-        };
         for path in crate_paths(&source.code()) {
             let target = path.split("::").next().unwrap_or_default();
-            if target != room && !below.split(' ').any(|allowed| allowed == target) {
+            if target != room && !arrows[room].contains(target) {
                 wrong.push(format!("{}: {room} may not import {target} (crate::{path})", source.path));
             }
         }
@@ -190,7 +242,7 @@ fn stores_and_registries_are_known_by_their_traits_only() {
             .filter(|name| !["mod", "identity"].contains(name) && !name.contains('/'))
             .collect();
         assert!(behind.len() >= 2, "{door} has only {behind:?}");
-        for source in sources.iter().filter(|source| !["main", "lib", "cli", "app", door].contains(&source.room())) {
+        for source in sources.iter().filter(|source| ![&DOORS[..], &[door]].concat().contains(&source.room())) {
             for path in crate_paths(&source.code()) {
                 let mut parts = path.split("::");
                 if parts.next() == Some(door) && parts.next().is_some_and(|name| behind.contains(name)) {
@@ -250,7 +302,7 @@ fn no_room_has_a_name_that_says_nothing() {
 
 #[test]
 fn every_command_stands_in_the_readme() {
-    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let readme = project("README.md");
     let node = Setup::new().start();
     let table = node.connect().call(&["COMMAND"]);
     let names: Vec<String> = table.array().iter().map(|row| row.array()[0].text().to_uppercase()).collect();
@@ -259,4 +311,22 @@ fn every_command_stands_in_the_readme() {
     let missing: Vec<&String> = names.iter().filter(|name| !words.contains(name.as_str())).collect();
     assert!(missing.is_empty(), "README.md does not show {missing:?}");
     assert_eq!(node.connect().call(&["COMMAND", "COUNT"]), Value::Int(i64::try_from(names.len()).unwrap()));
+}
+
+#[test]
+fn every_dialect_has_the_same_migrations() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
+    let is_sql = |file: &str| Path::new(file).extension().is_some_and(|extension| extension == "sql");
+    let mut dialects = BTreeMap::new();
+    for folder in fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()) {
+        let name = |path: PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+        let mut files: Vec<String> = fs::read_dir(&folder).unwrap().map(|entry| name(entry.unwrap().path())).collect();
+        files.sort();
+        let numbers = (1..=files.len()).map(|number| format!("{number:04}_"));
+        let numbered = files.iter().zip(numbers).all(|(file, number)| file.starts_with(&number) && is_sql(file));
+        assert!(numbered && !files.is_empty(), "{}: not 0001_, 0002_ and so on: {files:?}", folder.display());
+        dialects.insert(name(folder), files);
+    }
+    let sqlite = dialects.get("sqlite").expect("the embedded database");
+    assert!(dialects.values().all(|files| files == sqlite), "they differ: {dialects:?}");
 }

@@ -1,8 +1,12 @@
 //! Changes to tags against ids that are already in memory: what was refused, floored or retired is never issued again.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
+
 use crate::load::{Dice, Load};
-use crate::node::{PATIENCE, Setup, Shell, eventually};
-use crate::wire::Value;
+use crate::node::{Node, PATIENCE, Setup, Shell, eventually};
+use crate::wire::{Conn, Value, request};
 
 fn ok(reply: &Value) {
     assert_eq!(reply, &Value::Simple("OK".into()));
@@ -70,6 +74,91 @@ fn a_retired_tag_never_serves_again() {
     gone(node.connect().call(&["IDTAG", "CREATE", "order"]));
 }
 
+/// Two connections draw from `order` while `change` is made on a third; every reply to a request that was sent after it
+/// was acknowledged, on these two, on the third and on one that has used the tag before.
+fn replies_after(node: &Node, change: impl FnOnce(&mut Conn)) -> (Vec<Value>, Vec<Value>) {
+    const AFTER: usize = 200;
+    let addr = node.addr();
+    let mut idle = node.connect();
+    idle.call(&["IDGET", "order"]).int();
+    let (made, drawn) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+    let clients = [(); 2].map(|()| {
+        let (made, drawn) = (Arc::clone(&made), Arc::clone(&drawn));
+        std::thread::spawn(move || {
+            let mut conn = Conn::try_connect(addr).unwrap();
+            let (mut before, mut after) = (Vec::new(), Vec::new());
+            while after.len() < AFTER {
+                // Looked at before the requests are sent: what follows is later than the acknowledgement.
+                let late = made.load(Ordering::SeqCst);
+                conn.send(&request(&["IDGET", "order"]).repeat(10));
+                let replies = (0..10).map(|_| conn.read());
+                if late { &mut after } else { &mut before }.extend(replies);
+                drawn.fetch_add(10, Ordering::Relaxed);
+            }
+            (before, after)
+        })
+    });
+    eventually("ids are served", PATIENCE, || (drawn.load(Ordering::Relaxed) > 2000).then_some(()));
+    let mut conn = node.connect();
+    change(&mut conn);
+    made.store(true, Ordering::SeqCst);
+    let mut after: Vec<Value> = [&mut idle, &mut conn].into_iter().map(|conn| conn.call(&["IDGET", "order"])).collect();
+    let mut before = Vec::new();
+    for client in clients {
+        let (early, late) = client.join().unwrap();
+        before.extend(early);
+        after.extend(late);
+    }
+    assert!(after.len() >= 2 * AFTER + 2 && before.len() >= 2000);
+    (before, after)
+}
+
+#[test]
+fn after_retire_no_connection_is_given_an_id() {
+    for _ in 0..5 {
+        let node = Setup::new().start();
+        let (before, after) = replies_after(&node, |conn| ok(&conn.call(&["IDTAG", "RETIRE", "order"])));
+        let retired = |reply: &Value| matches!(reply, Value::Error(text) if text.starts_with("IDRETIRED "));
+        let late = after.iter().find(|reply| !retired(reply));
+        assert!(late.is_none(), "{late:?} to a request that was sent after RETIRE was acknowledged");
+        let expected = |reply: &&Value| {
+            !matches!(reply, Value::Int(_)) && !retired(reply) && !reply.error().starts_with("TRYAGAIN ")
+        };
+        assert_eq!(before.iter().find(expected), None);
+    }
+}
+
+#[test]
+fn after_alter_max_no_connection_is_given_an_id_above_it() {
+    let node = Setup::new().start();
+    let mut most = 0;
+    let (before, after) = replies_after(&node, |conn| {
+        // Just above what has been given away, which the others go on raising: as often as it takes.
+        most = eventually("MAX is set", PATIENCE, || {
+            let most = conn.call(&["IDINFO", "order"]).field("max_id").int() + 2000;
+            (conn.call(&["IDTAG", "ALTER", "order", "MAX", &most.to_string()]) == Value::Simple("OK".into()))
+                .then_some(most)
+        });
+    });
+    for reply in before.iter().chain(&after) {
+        match reply {
+            Value::Int(id) => assert!(*id <= most, "{id} above MAX {most}"),
+            other => {
+                let text = other.error();
+                assert!(text.starts_with("IDEXHAUSTED ") || text.starts_with("TRYAGAIN "), "{text}");
+            }
+        }
+    }
+    let mut conn = node.connect();
+    eventually("the ids end", PATIENCE, || match conn.call(&["IDMGET", "order", "10"]) {
+        Value::Array(ids) => {
+            assert!(ids[9].int() <= most, "{:?} above MAX {most}", ids[9]);
+            None
+        }
+        other => other.error().starts_with("IDEXHAUSTED ").then_some(()),
+    });
+}
+
 #[test]
 fn alter_max_holds_for_ids_in_memory() {
     let node = Setup::new().start();
@@ -113,6 +202,60 @@ fn a_row_deleted_under_a_running_server_closes_the_tag() {
     }
     let other = conn.call(&["IDGET", "other"]);
     assert_eq!(other, Value::Int(1), "other tags go on");
+}
+
+#[test]
+fn a_row_deleted_before_this_run_has_drawn_is_not_created_again_by_command() {
+    let setup = Setup::new().set("tags.refresh", "1s");
+    let node = setup.start();
+    assert_eq!(node.connect().call(&["IDGET", "order"]), Value::Int(1));
+    assert_eq!(node.connect().call(&["IDGET", "gauge"]), Value::Int(1));
+    node.stop();
+    // This run knows the tag from the store alone; it has drawn nothing.
+    let node = setup.start();
+    let mut conn = node.connect();
+    Shell::run(&setup.database(), "DELETE FROM id_alloc WHERE biz_tag = 'order'");
+    let refused = |reply: Value| assert!(reply.error().starts_with("IDBACKEND "), "{reply:?}");
+    refused(conn.call(&["IDTAG", "CREATE", "order"]));
+    refused(conn.call(&["IDGET", "order"]));
+    // The node reads the whole catalogue again from time to time; it does not forget the tag by that.
+    let age = "idgen_tag_catalogue_age_seconds";
+    let start = Instant::now();
+    eventually("the catalogue was read again", PATIENCE, || {
+        (node.metric(age)? < start.elapsed().as_secs_f64() - 0.1).then_some(())
+    });
+    for words in [&["IDTAG", "CREATE", "order"][..], &["IDGET", "order"], &["INCR", "order"], &["IDMGET", "order", "2"]]
+    {
+        refused(conn.call(words));
+    }
+    assert_eq!(Shell::run(&setup.database(), "SELECT count(*) FROM id_alloc WHERE biz_tag = 'order'"), "0");
+    assert_eq!(conn.call(&["IDGET", "gauge"]), Value::Int(2), "other tags go on");
+}
+
+#[test]
+fn keys_with_a_reply_above_the_limit_is_an_error_that_names_scan() {
+    let setup = Setup::new();
+    setup.start().stop();
+    // 80 000 names of 125 bytes are 10 MB, and the limit is 8 MiB.
+    let names = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 80000)
+        INSERT INTO id_alloc (biz_tag, step, engine, min_step, max_step, revision)
+        SELECT printf('%0125d', i), 1000, 'segment', 1000, 1000, i + 1000 FROM n;
+        UPDATE id_alloc_revision SET revision = 100000";
+    Shell::run(&setup.database(), names);
+    let node = setup.start();
+    let mut conn = node.connect();
+    assert_eq!(conn.call(&["DBSIZE"]), Value::Int(80_000));
+    let reply = conn.try_call(&["KEYS", "*"]).expect("a reply, not the end of the connection");
+    assert!(matches!(&reply, Value::Error(text) if text.contains("SCAN")), "no error that names SCAN");
+    assert_eq!(conn.call(&["KEYS", "*00001"]), Value::Array(vec![Value::Bulk(format!("{:0125}", 1))]));
+    let page = conn.call(&["SCAN", "0", "COUNT", "1000"]);
+    assert!(page.array()[1].array().len() >= 900, "SCAN goes on: {} names", page.array()[1].array().len());
+    // Within a transaction it is one error among the replies.
+    conn.send(&[request(&["MULTI"]), request(&["KEYS", "*"]), request(&["PING"]), request(&["EXEC"])].concat());
+    (0..3).for_each(|_| assert!(matches!(conn.read(), Value::Simple(_))));
+    let replies = conn.read();
+    assert!(replies.array()[0].error().contains("SCAN"));
+    assert_eq!(replies.array()[1], Value::Simple("PONG".into()));
 }
 
 #[test]

@@ -99,7 +99,11 @@ pub fn request(words: &[&str]) -> Vec<u8> {
 impl Conn {
     /// Connects; reading waits for at most [`PATIENCE`].
     pub fn try_connect(addr: SocketAddr) -> Result<Self> {
-        let stream = TcpStream::connect(addr)?;
+        Self::over(TcpStream::connect(addr)?)
+    }
+
+    /// A connection over a socket that was made and connected by the test.
+    pub fn over(stream: TcpStream) -> Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
@@ -142,6 +146,12 @@ impl Conn {
     /// Reads one reply.
     pub fn read(&mut self) -> Value {
         self.try_read().unwrap_or_else(|error| panic!("read: {error}"))
+    }
+
+    /// Reads the head of an array and leaves its elements to be read one by one; how many there are.
+    pub fn read_length(&mut self) -> usize {
+        let line = self.line().unwrap_or_else(|error| panic!("read: {error}"));
+        line.strip_prefix('*').and_then(|length| length.parse().ok()).unwrap_or_else(|| panic!("no array: {line:?}"))
     }
 
     /// Reads one reply; the end of the connection between two replies is `UnexpectedEof` with an empty text, the end

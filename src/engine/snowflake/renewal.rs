@@ -194,6 +194,15 @@ impl Snowflake {
         let end = rfc3339(self.setup.layout.exhaustion());
         let registry = self.setup.registry.name();
         tracing::info!(worker_id = worker, registry, exhaustion = %end, "worker id claimed");
+        let lead = Duration::from_nanos(self.view().lead_ns);
+        if lead > self.setup.config.max_ahead {
+            tracing::warn!(
+                worker_id = worker,
+                error_kind = "system",
+                "timestamps lead the clock by {} s: the bound of the worker id lies so far ahead",
+                lead.as_secs()
+            );
+        }
         self.up();
         self.settle(String::new());
     }

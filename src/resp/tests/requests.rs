@@ -183,7 +183,7 @@ fn limits_may_grow_within_a_stream() {
     assert!(matches!(scanner.next(rest, &AFTER), Ok(Scan::Request(request)) if request.len() == 11));
 }
 
-/// T22: announces lengths within the limits and sends little of what was announced.
+/// T22 (memory only for what has arrived): announces lengths within the limits and sends little of what was announced.
 fn feed_announcements(rules: Rules) -> Result<(), String> {
     for stream in ["*1\r\n$65536\r\n", "*1025\r\n$3\r\nfoo\r\n$60000\r\nbar", "*2\r\n$100\r\n", "*1024\r\n$1\r\nx\r\n"]
     {
@@ -196,13 +196,15 @@ fn feed_announcements(rules: Rules) -> Result<(), String> {
     Ok(())
 }
 
+/// T22.
 #[test]
-fn a_bulk_length_is_never_trusted_for_memory() {
+fn t22_a_bulk_length_is_never_trusted_for_memory() {
     feed_announcements(Rules::default()).expect("memory only for what has arrived");
 }
 
+/// T22 finds B13: a scanner that makes room for a bulk string when its length has been read.
 #[test]
-fn a_scanner_that_trusts_a_bulk_length_is_caught() {
+fn t22_catches_b13_a_bulk_length_that_is_trusted_for_memory() {
     let caught = feed_announcements(Rules { trust_bulk_length: true });
     assert_eq!(caught, Err("65536 bytes held, 12 arrived".to_owned()));
 }

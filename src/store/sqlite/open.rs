@@ -9,7 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::fcntl::{Flock, FlockArg};
@@ -26,6 +26,9 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The line of the lock file that says that a database was made here.
 const MADE: &str = "database";
+
+/// The line that says that its log is in use: it is taken back before a clean end removes the log.
+const IN_USE: &str = "log in use";
 
 /// An open database.
 #[derive(Debug)]
@@ -62,6 +65,11 @@ pub enum OpenError {
         "{0} is gone, though a database was made there before: a new one would give ids again; put the file back or restore a copy and run after-restore, or choose an empty folder in database.dsn"
     )]
     Gone(PathBuf),
+    /// The last process did not end cleanly, and the log it left behind is gone: what it had confirmed last is lost.
+    #[error(
+        "{0}-wal is gone, though it held what was confirmed last: ids would repeat; put it back, or if this is a restored copy run after-restore"
+    )]
+    LogGone(PathBuf),
     /// The file is something else.
     #[error("{0} is not a database of idgen ({1}) and was left as it is; name another file in database.dsn")]
     Foreign(PathBuf, String),
@@ -91,6 +99,7 @@ impl OpenError {
             Self::Network(..)
             | Self::OtherData(..)
             | Self::Gone(_)
+            | Self::LogGone(_)
             | Self::Foreign(..)
             | Self::Corrupt(..)
             | Self::Newer(..) => false,
@@ -137,20 +146,31 @@ impl Place {
     }
 }
 
-pub(super) async fn open(path: &Path, statement_timeout: Duration) -> Result<Opened, OpenError> {
+pub(super) async fn open(path: &Path, statement_timeout: Duration, restored: bool) -> Result<Opened, OpenError> {
     let (path, folder) = prepare(path)?;
-    let (mut lock, made_before) = lock(&path, &folder)?;
+    let (mut lock, Noted { made: made_before, in_use }) = lock(&path, &folder)?;
     let created = !path.try_exists().map_err(|error| OpenError::Folder(folder.clone(), error))?;
     if created {
         refuse_other_data(&path, &folder, made_before)?;
         create(&path, &folder).await?;
     } else {
         inspect(&path)?;
+        if in_use && !restored && !beside(&path, "-wal").exists() {
+            return Err(OpenError::LogGone(path));
+        }
     }
-    remember(&mut lock, &path).map_err(|error| OpenError::Folder(folder.clone(), error))?;
+    let unusable = |error| OpenError::Folder(folder.clone(), error);
+    remember(&mut lock, &path).map_err(unusable)?;
     let pool = connect(&path, statement_timeout).await?;
+    if beside(&path, "-wal").exists() {
+        note(&mut lock, &[MADE, IN_USE]).map_err(unusable)?;
+    }
     let place = Place::new(&path).map_err(|error| OpenError::Folder(folder, error))?;
-    Ok(Opened { store: Sqlite(Arc::new(Inner { pool, place, statement_timeout, _lock: lock })), created, path })
+    Ok(Opened {
+        store: Sqlite(Arc::new(Inner { pool, place, statement_timeout, lock: Mutex::new(lock) })),
+        created,
+        path,
+    })
 }
 
 /// Makes the folder, checks its file system and gives the absolute paths of the file and the folder.
@@ -184,8 +204,16 @@ pub(super) fn network_kind(magic: i128) -> Option<&'static str> {
     }
 }
 
-/// Takes the lock; also says whether a database was made here before.
-fn lock(path: &Path, folder: &Path) -> Result<(Lock, bool), OpenError> {
+/// What the lock file says of the processes before.
+struct Noted {
+    /// A database was made here.
+    made: bool,
+    /// Its log was in use, and no clean end has taken that back.
+    in_use: bool,
+}
+
+/// Takes the lock; also says what the processes before have noted.
+fn lock(path: &Path, folder: &Path) -> Result<(Lock, Noted), OpenError> {
     let name = beside(path, ".lock");
     let unusable = |error| OpenError::Folder(folder.to_owned(), error);
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&name).map_err(unusable)?;
@@ -201,21 +229,30 @@ fn lock(path: &Path, folder: &Path) -> Result<(Lock, bool), OpenError> {
     };
     let mut text = String::new();
     held.read_to_string(&mut text).map_err(unusable)?;
-    let made_before = text.lines().any(|line| line == MADE);
-    let keep = if made_before { MADE } else { "" };
-    write_lock(&mut held, keep).map_err(unusable)?;
-    Ok((held, made_before))
+    let noted = |wanted: &str| text.lines().any(|line| line == wanted);
+    let keep: Vec<&str> = [MADE, IN_USE].into_iter().filter(|line| noted(line)).collect();
+    write_lock(&mut held, &keep).map_err(unusable)?;
+    Ok((held, Noted { made: noted(MADE), in_use: noted(IN_USE) }))
 }
 
 /// Notes in the lock file that the database exists.
 fn remember(lock: &mut Lock, path: &Path) -> io::Result<()> {
-    write_lock(lock, MADE)?;
-    lock.sync_all()?;
+    note(lock, &[MADE])?;
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-fn write_lock(lock: &mut Lock, line: &str) -> io::Result<()> {
-    let text = format!("pid {}\n{line}\n", std::process::id());
+/// Notes before a clean end that the log is about to go.
+pub(super) fn release(lock: &mut Lock) -> io::Result<()> {
+    note(lock, &[MADE])
+}
+
+fn note(lock: &mut Lock, lines: &[&str]) -> io::Result<()> {
+    write_lock(lock, lines)?;
+    lock.sync_all()
+}
+
+fn write_lock(lock: &mut Lock, lines: &[&str]) -> io::Result<()> {
+    let text = format!("pid {}\n{}\n", std::process::id(), lines.join("\n"));
     lock.rewind()?;
     lock.write_all(text.as_bytes())?;
     lock.set_len(text.len() as u64)

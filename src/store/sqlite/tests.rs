@@ -139,6 +139,32 @@ async fn a_deleted_database_is_never_silently_started_again() {
 }
 
 #[tokio::test]
+async fn a_log_that_vanished_after_a_crash_is_missed_unless_the_copy_is_a_restored_one() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    let tag = tag(&store).await;
+    store.grant(&tag, 5000).await.expect("a grant, which stands in the log alone");
+    // What a crash leaves behind: the files as they are while the process runs.
+    let crashed = Folder::new();
+    for name in ["idgen.db", "idgen.db-wal", "idgen.db.lock"] {
+        fs::copy(folder.file(name), crashed.file(name)).expect("a copy");
+    }
+    fs::remove_file(crashed.file("idgen.db-wal")).expect("the log");
+    for _ in 0..2 {
+        let error = crashed.refused().await;
+        assert!(matches!(error, OpenError::LogGone(_)), "{error}");
+    }
+    let restored = Sqlite::open_restored(&crashed.file("idgen.db"), TIMEOUT).await.expect("for after-restore");
+    restored.store.close().await;
+    drop(restored);
+    drop(crashed.store().await);
+    drop(crashed.store().await);
+    drop(store);
+    let range = folder.store().await.grant(&tag, 1).await.expect("with its log").range;
+    assert_eq!(range.start(), 5001, "a store that was dropped without a close is no crash");
+}
+
+#[tokio::test]
 async fn a_new_database_does_not_start_beside_another_ones_data() {
     let folder = Folder::new();
     folder.store().await.close().await;

@@ -1,4 +1,4 @@
-/* Draws ids with hiredis: draw HOST PORT. Prints an `ok NAME VERSION PROTO` line. The library speaks RESP2 only. */
+/* Draws ids with hiredis: draw HOST PORT. Prints an `ok NAME VERSION PROTO` line for each protocol version. */
 #include <hiredis/hiredis.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,10 +26,10 @@ static void expect(const redisReply *reply, long long id) {
 }
 
 /* A fresh tag of one node counts without a gap: checking for 1, 2, 3 … is count, order and uniqueness in one. */
-static void draw(redisContext *context, const char *name) {
+static void draw(redisContext *context, const char *name, int protocol) {
     long long id = 1;
     char tag[64];
-    snprintf(tag, sizeof tag, "hiredis-%s", name);
+    snprintf(tag, sizeof tag, "hiredis-%d-%s", protocol, name);
     for (int i = 0; i < COUNT; i++) {
         redisReply *reply = redisCommand(context, "%s %s", name, tag);
         if (reply == NULL) fail("no reply", context->errstr);
@@ -52,13 +52,22 @@ static void draw(redisContext *context, const char *name) {
     freeReplyObject(all);
 }
 
+static void run(const char *host, int port, int protocol) {
+    redisContext *context = redisConnect(host, port);
+    if (context == NULL || context->err) fail("connect", context ? context->errstr : "no memory");
+    if (protocol == 3) {
+        redisAppendCommand(context, "HELLO 3");
+        freeReplyObject(next(context, REDIS_REPLY_MAP));
+    }
+    draw(context, "IDGET", protocol);
+    draw(context, "INCR", protocol);
+    redisFree(context);
+    printf("ok hiredis %d.%d.%d resp%d\n", HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH, protocol);
+}
+
 int main(int argc, char **argv) {
     if (argc != 3) fail("usage", "draw HOST PORT");
-    redisContext *context = redisConnect(argv[1], atoi(argv[2]));
-    if (context == NULL || context->err) fail("connect", context ? context->errstr : "no memory");
-    draw(context, "IDGET");
-    draw(context, "INCR");
-    redisFree(context);
-    printf("ok hiredis %d.%d.%d resp2\n", HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH);
+    run(argv[1], atoi(argv[2]), 2);
+    run(argv[1], atoi(argv[2]), 3);
     return 0;
 }
