@@ -388,7 +388,7 @@ fn context(
         metrics: Arc::clone(metrics),
         users: Users::new(&config.auth).map_err(|error| Error::Refused(error.to_string()))?,
         clients: Clients::default(),
-        stats: Arc::new(Stats::new(metrics)),
+        stats: Arc::new(Stats::default()),
         settings,
     }))
 }

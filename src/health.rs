@@ -20,6 +20,9 @@ pub enum Phase {
     Draining = 2,
 }
 
+/// Why a node that drains is not ready.
+pub const STOPPING: &str = "this node is stopping";
+
 /// A part of the node whose state is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {

@@ -20,7 +20,7 @@ use axum::routing::get;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use crate::health::{Health, Phase};
+use crate::health::{Health, Phase, STOPPING};
 use crate::metrics::{self, Metrics};
 
 mod gate;
@@ -178,7 +178,7 @@ async fn readyz(State(sight): State<Arc<Sight>>) -> Response {
         Phase::Loading => {
             reasons(StatusCode::SERVICE_UNAVAILABLE, "not ready: no tag can be served yet", &sight.health)
         }
-        Phase::Draining => reasons(StatusCode::SERVICE_UNAVAILABLE, "not ready: this node is stopping", &sight.health),
+        Phase::Draining => reasons(StatusCode::SERVICE_UNAVAILABLE, &format!("not ready: {STOPPING}"), &sight.health),
     }
 }
 

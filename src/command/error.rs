@@ -8,6 +8,8 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use super::Spec;
+use crate::ids::MAX_ID;
 use crate::resp::Request;
 use crate::router;
 use crate::router::Refusal;
@@ -165,6 +167,37 @@ impl Error {
         Self::new(Prefix::Err, "syntax error")
     }
 
+    /// Redis' words and what they are about, for the commands that Redis has not: `near` is what the client sent.
+    fn syntax_near(near: &[u8], why: &str) -> Self {
+        Self::new(Prefix::Err, format!("syntax error near '{}': {why}", shown(near)))
+    }
+
+    /// Something that `spec` does not take there.
+    pub(super) fn unexpected(spec: &Spec, near: &[u8]) -> Self {
+        Self::syntax_near(near, &format!("use {}", spec.usage()))
+    }
+
+    pub(super) fn stands_twice(near: &[u8]) -> Self {
+        Self::syntax_near(near, "an option may stand there once")
+    }
+
+    pub(super) fn fixed_option(near: &[u8]) -> Self {
+        Self::syntax_near(near, "ENGINE, ORDER and START are fixed when a tag is created")
+    }
+
+    pub(super) fn bad_traceparent(near: &[u8]) -> Self {
+        Self::syntax_near(
+            near,
+            "TRACEPARENT takes 2, 32, 16 and 2 hexadecimal digits in lower case with - between them, no part of a trace \
+             or span all zero",
+        )
+    }
+
+    /// An option of our own commands with a value that it can't have.
+    pub(super) fn bad_option(option: &str, wanted: &str) -> Self {
+        Self::new(Prefix::Err, format!("{option} must be {wanted}"))
+    }
+
     /// A text of Redis that only one command has.
     pub(super) fn redis(text: &'static str) -> Self {
         Self::new(Prefix::Err, text)
@@ -195,6 +228,12 @@ impl Error {
 
     pub(super) fn exec_abort() -> Self {
         Self::new(Prefix::ExecAbort, "Transaction discarded because of previous errors.")
+    }
+
+    /// `EXEC` itself was refused.
+    pub(super) fn exec_refused(why: &Self) -> Self {
+        let line = if why.prefix == Prefix::Err { why.text.clone().into_owned() } else { why.line() };
+        Self::new(Prefix::ExecAbort, format!("Transaction discarded because of: {line}"))
     }
 
     // Logins and rights.
@@ -255,15 +294,24 @@ impl Error {
     }
 
     pub(super) fn bad_count(most: u64) -> Self {
-        Self::new(Prefix::IdCount, format!("the number of ids must be an integer from 1 to {most}: ask several times"))
+        Self::new(Prefix::IdCount, format!("the number of ids must be an integer from 1 to {most}"))
     }
 
-    pub(super) fn bad_option(option: &str, wanted: &str) -> Self {
-        Self::new(Prefix::IdConflict, format!("{option} must be {wanted}"))
+    pub(super) fn too_many_ids(most: u64) -> Self {
+        Self::new(Prefix::IdCount, format!("the number of ids must be at most {most}: ask several times"))
     }
 
     pub(super) fn bad_id() -> Self {
         Self::new(Prefix::IdCount, "an id is an integer from 1 to 9223372036854775807")
+    }
+
+    pub(super) fn no_id_of_layout(id: u64, layout: &str) -> Self {
+        Self::new(
+            Prefix::IdType,
+            format!(
+                "{id} is no Snowflake id of this layout ({layout}): ask nodes that have the layout it was made with"
+            ),
+        )
     }
 
     pub(super) fn too_many_queued(commands: usize, bytes: usize) -> Self {
@@ -329,12 +377,28 @@ impl Error {
             Refusal::Clock(why) => {
                 Self::new(Prefix::IdClock, format!("{why}: use another node until the clock is right"))
             }
-            Refusal::Exhausted(why) => Self::new(Prefix::IdExhausted, about(why) + ": use another tag"),
-            Refusal::TooMany(most) => Self::bad_count(*most),
+            Refusal::Exhausted(why) => Self::new(Prefix::IdExhausted, about(why) + ": use a segment tag"),
+            Refusal::AtMax { max, left } => Self::at_max(tag, *max, *left),
+            Refusal::TooMany(most) => Self::too_many_ids(*most),
             Refusal::Retired => {
                 Self::new(Prefix::IdRetired, format!("tag '{tag}' is retired for ever: use another tag"))
             }
         }
+    }
+
+    /// A segment tag has only `left` ids left up to its `max`.
+    fn at_max(tag: &str, max: u64, left: u64) -> Self {
+        let (what, other) = match left {
+            0 => (format!("tag '{tag}' has no ids left up to"), "use another tag"),
+            1 => (format!("tag '{tag}' has only 1 id left for one request up to"), "ask for fewer"),
+            _ => (format!("tag '{tag}' has only {left} ids left for one request up to"), "ask for fewer"),
+        };
+        let text = match (max < MAX_ID, left) {
+            (true, _) => format!("{what} MAX {max}: {other}, or raise it with IDTAG ALTER {tag} MAX n"),
+            (false, 0) => format!("{what} {max}, the largest id there is: {other}"),
+            (false, _) => format!("{what} {max}, the largest id there is: {other}, or use another tag"),
+        };
+        Self::new(Prefix::IdExhausted, text)
     }
 
     pub(super) fn router(tag: &str, error: &router::Error) -> Self {
@@ -455,8 +519,31 @@ mod tests {
                 Refusal::Clock("the clock went back".into()),
                 "IDCLOCK the clock went back: use another node until the clock is right",
             ),
-            (Refusal::Exhausted("MAX is reached".into()), "IDEXHAUSTED tag 'order': MAX is reached: use another tag"),
-            (Refusal::TooMany(4080), "IDCOUNT the number of ids must be an integer from 1 to 4080: ask several times"),
+            (Refusal::Exhausted("the end".into()), "IDEXHAUSTED tag 'order': the end: use a segment tag"),
+            (
+                Refusal::AtMax { max: 5, left: 0 },
+                "IDEXHAUSTED tag 'order' has no ids left up to MAX 5: use another tag, or raise it with IDTAG ALTER order MAX n",
+            ),
+            (
+                Refusal::AtMax { max: 5, left: 1 },
+                "IDEXHAUSTED tag 'order' has only 1 id left for one request up to MAX 5: ask for fewer, or raise it with \
+                 IDTAG ALTER order MAX n",
+            ),
+            (
+                Refusal::AtMax { max: 5, left: 2 },
+                "IDEXHAUSTED tag 'order' has only 2 ids left for one request up to MAX 5: ask for fewer, or raise it with \
+                 IDTAG ALTER order MAX n",
+            ),
+            (
+                Refusal::AtMax { max: MAX_ID, left: 0 },
+                "IDEXHAUSTED tag 'order' has no ids left up to 9223372036854775807, the largest id there is: use another tag",
+            ),
+            (
+                Refusal::AtMax { max: MAX_ID, left: 2 },
+                "IDEXHAUSTED tag 'order' has only 2 ids left for one request up to 9223372036854775807, the largest id \
+                 there is: ask for fewer, or use another tag",
+            ),
+            (Refusal::TooMany(4080), "IDCOUNT the number of ids must be at most 4080: ask several times"),
             (Refusal::Retired, "IDRETIRED tag 'order' is retired for ever: use another tag"),
         ];
         for (refusal, expected) in cases {

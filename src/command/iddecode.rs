@@ -11,7 +11,7 @@ use crate::router::EngineKind;
 
 pub(super) async fn iddecode(call: &Call<'_>) -> Result<Value, Error> {
     if call.len() > 3 {
-        return Err(Error::syntax());
+        return Err(Error::unexpected(call.spec, call.arg(3)));
     }
     let id =
         integer(call.arg(1)).and_then(|id| u64::try_from(id).ok()).filter(|&id| id > 0).ok_or_else(Error::bad_id)?;
@@ -23,7 +23,8 @@ pub(super) async fn iddecode(call: &Call<'_>) -> Result<Value, Error> {
             return Err(Error::segment_decode(call.arg(2)));
         }
     }
-    let parts = call.context.router.decode(id).ok_or_else(Error::bad_id)?;
+    let router = &call.context.router;
+    let parts = router.decode(id).ok_or_else(|| Error::no_id_of_layout(id, &router.snowflake().layout().text()))?;
     Ok(map(vec![
         ("timestamp_ms", value(parts.timestamp_ms)),
         ("time", Value::bulk(rfc3339(parts.timestamp_ms))),

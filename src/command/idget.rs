@@ -36,12 +36,12 @@ impl Form {
         }
         if call.len() == at + 2 && call.arg(at).eq_ignore_ascii_case(b"TRACEPARENT") {
             if !is_traceparent(call.arg(at + 1)) {
-                return Err(Error::syntax());
+                return Err(Error::bad_traceparent(call.arg(at + 1)));
             }
             form.traced = true;
             at += 2;
         }
-        if call.len() == at { Ok(form) } else { Err(Error::syntax()) }
+        if call.len() == at { Ok(form) } else { Err(Error::unexpected(call.spec, call.arg(at))) }
     }
 }
 

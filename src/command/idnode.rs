@@ -4,7 +4,7 @@ use super::idinfo::map;
 use super::number::value;
 use super::session::{Call, Session};
 use super::{Error, VERSION};
-use crate::health::Phase;
+use crate::health::{Phase, STOPPING};
 use crate::resp::Value;
 
 #[expect(clippy::unnecessary_wraps, reason = "the shape of a row's function")]
@@ -12,8 +12,8 @@ pub(super) fn idnode(_: &mut Session, call: &Call<'_>) -> Result<Value, Error> {
     let context = call.context;
     let node = context.router.snowflake().view();
     let phase = context.health.phase();
-    let missing = context.health.missing();
-    let reasons = missing.iter().map(Value::bulk).collect();
+    let stopping = (phase == Phase::Draining).then(|| Value::bulk(STOPPING));
+    let reasons = stopping.into_iter().chain(context.health.missing().iter().map(Value::bulk)).collect();
     Ok(map(vec![
         ("id", Value::bulk(&context.settings.run_id)),
         ("version", Value::bulk(VERSION)),

@@ -24,11 +24,11 @@ pub(super) async fn execute(change: Change, call: &Call<'_>) -> Result<Value, Er
         Change::Create => router.create(&tag, &creation(call)?).await,
         Change::Alter => router.alter(&tag, &alteration(call)?).await,
         Change::Floor => {
-            let force = match call.len() {
-                4 => false,
-                5 if call.arg(4).eq_ignore_ascii_case(b"FORCE") => true,
-                _ => return Err(Error::syntax()),
-            };
+            let force = call.arg(4).eq_ignore_ascii_case(b"FORCE");
+            let end = if force { 5 } else { 4 };
+            if call.len() > end {
+                return Err(Error::unexpected(call.spec, call.arg(end)));
+            }
             router.floor(&tag, number("FLOOR", call.arg(3), 0)?, force).await
         }
         Change::Retire => router.retire(&tag).await,
@@ -43,9 +43,9 @@ fn creation(call: &Call<'_>) -> Result<Wanted, Error> {
             b"ENGINE" => put(&mut wanted.engine, engine(sent)?),
             b"ORDER" => put(&mut wanted.order, order(sent)?),
             b"START" => put(&mut wanted.start, number("START", sent, 1)?),
-            _ => field(&mut wanted.fields, name, sent)?,
+            _ => field(&mut wanted.fields, call, name, sent)?,
         };
-        taken.then_some(()).ok_or_else(Error::syntax)?;
+        taken.then_some(()).ok_or_else(|| Error::stands_twice(name))?;
     }
     Ok(wanted)
 }
@@ -53,7 +53,10 @@ fn creation(call: &Call<'_>) -> Result<Wanted, Error> {
 fn alteration(call: &Call<'_>) -> Result<Alteration, Error> {
     let mut change = Alteration::default();
     for (name, sent) in options(call)? {
-        field(&mut change, name, sent)?.then_some(()).ok_or_else(Error::syntax)?;
+        if [&b"ENGINE"[..], b"ORDER", b"START"].iter().any(|fixed| name.eq_ignore_ascii_case(fixed)) {
+            return Err(Error::fixed_option(name));
+        }
+        field(&mut change, call, name, sent)?.then_some(()).ok_or_else(|| Error::stands_twice(name))?;
     }
     Ok(change)
 }
@@ -65,14 +68,14 @@ type Pair<'c> = (&'c [u8], &'c [u8]);
 fn options<'c>(call: &Call<'c>) -> Result<Vec<Pair<'c>>, Error> {
     let rest: Vec<&[u8]> = call.rest(3).collect();
     let pairs = rest.chunks_exact(2);
-    if !pairs.remainder().is_empty() {
-        return Err(Error::syntax());
+    match pairs.remainder() {
+        [alone, ..] => Err(Error::unexpected(call.spec, alone)),
+        [] => Ok(pairs.filter_map(|pair| pair.first().copied().zip(pair.last().copied())).collect()),
     }
-    Ok(pairs.filter_map(|pair| pair.first().copied().zip(pair.last().copied())).collect())
 }
 
-/// Takes one option that both CREATE and ALTER have; `false` when it is unknown or stands there twice.
-fn field(fields: &mut Alteration, name: &[u8], sent: &[u8]) -> Result<bool, Error> {
+/// Takes one option that both CREATE and ALTER have; `false` when it stands there twice.
+fn field(fields: &mut Alteration, call: &Call<'_>, name: &[u8], sent: &[u8]) -> Result<bool, Error> {
     Ok(match name.to_ascii_uppercase().as_slice() {
         b"STEP" => put(&mut fields.step, number("STEP", sent, 1)?),
         b"MINSTEP" => put(&mut fields.min_step, number("MINSTEP", sent, 1)?),
@@ -82,7 +85,7 @@ fn field(fields: &mut Alteration, name: &[u8], sent: &[u8]) -> Result<bool, Erro
         b"BURST" => put(&mut fields.burst, number("BURST", sent, 0)?),
         b"CRITICAL" => put(&mut fields.critical, yes_or_no(sent)?),
         b"DESC" => put(&mut fields.description, description(sent)?),
-        _ => false,
+        _ => return Err(Error::unexpected(call.spec, name)),
     })
 }
 

@@ -107,9 +107,10 @@ fn pattern(text: &[u8]) -> Result<&[u8], Error> {
 fn wanted<'c>(call: &Call<'c>, start: u64, list: bool) -> Result<Wanted<'c>, Error> {
     let mut wanted = Wanted { cursor: start, pattern: None, count: DEFAULT_COUNT, strings: true };
     let options: Vec<&[u8]> = call.rest(2).collect();
+    let unexpected = |near: &[u8]| if list { Error::unexpected(call.spec, near) } else { Error::syntax() };
     let pairs = options.chunks_exact(2);
-    if !pairs.remainder().is_empty() {
-        return Err(Error::syntax());
+    if let [alone, ..] = pairs.remainder() {
+        return Err(unexpected(alone));
     }
     for pair in pairs {
         let [name, sent] = pair else { continue };
@@ -117,11 +118,12 @@ fn wanted<'c>(call: &Call<'c>, start: u64, list: bool) -> Result<Wanted<'c>, Err
             b"MATCH" => wanted.pattern = Some(pattern(sent)?),
             b"COUNT" => {
                 let count = usize::try_from(redis_integer(sent)?).ok().filter(|&count| count > 0);
-                wanted.count = count.ok_or_else(Error::syntax)?.min(MAX_COUNT);
+                let bad = || if list { Error::bad_option("COUNT", "1 or more") } else { Error::syntax() };
+                wanted.count = count.ok_or_else(bad)?.min(MAX_COUNT);
             }
             b"CURSOR" if list => wanted.cursor = cursor(sent)?,
             b"TYPE" if !list => wanted.strings = sent.eq_ignore_ascii_case(b"string"),
-            _ => return Err(Error::syntax()),
+            _ => return Err(unexpected(name)),
         }
     }
     Ok(wanted)

@@ -24,8 +24,11 @@ pub(super) fn redis_integer(text: &[u8]) -> Result<i64, Error> {
 
 /// A number of ids from 1 to `most`.
 pub(super) fn count(text: &[u8], most: u64) -> Result<u64, Error> {
-    let number = integer(text).and_then(|number| u64::try_from(number).ok());
-    number.filter(|number| (1..=most).contains(number)).ok_or_else(|| Error::bad_count(most))
+    match integer(text).and_then(|number| u64::try_from(number).ok()) {
+        Some(number) if number > most => Err(Error::too_many_ids(most)),
+        Some(number) if number > 0 => Ok(number),
+        _ => Err(Error::bad_count(most)),
+    }
 }
 
 /// A number in a reply; ids and counters here are all below 2^63.
@@ -53,8 +56,11 @@ mod tests {
     #[test]
     fn a_count_is_from_one_to_the_limit() {
         assert_eq!((count(b"1", 10), count(b"10", 10)), (Ok(1), Ok(10)));
-        for bad in ["0", "-1", "11", "abc", "", "9223372036854775808"] {
+        for bad in ["0", "-1", "abc", "", "9223372036854775808"] {
             assert_eq!(count(bad.as_bytes(), 10), Err(Error::bad_count(10)), "{bad}");
+        }
+        for many in ["11", "9223372036854775807"] {
+            assert_eq!(count(many.as_bytes(), 10), Err(Error::too_many_ids(10)), "{many}");
         }
     }
 }

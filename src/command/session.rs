@@ -220,7 +220,7 @@ impl Session {
 
     /// Notes what the batch has done, once its replies are written: `elapsed` is shared among its requests.
     pub fn finish(&mut self, context: &Context, client: &Client, now: Boot, elapsed: Duration) {
-        self.tally.flush(&context.stats, elapsed);
+        self.tally.flush(&context.stats, &context.metrics, elapsed);
         client.touch(now);
         self.publish();
         if self.ranges.capacity() > KEPT_RANGES {
@@ -300,14 +300,23 @@ impl Session {
     }
 
     fn reject(&mut self, rejection: &Rejection, context: &Context, out: &mut Vec<u8>) {
+        let Rejection(error, spec) = rejection;
+        let error = if spec.is_some_and(|spec| matches!(spec.kind, Kind::Exec)) {
+            // As in Redis, the transaction is over then.
+            self.transaction = None;
+            self.watched.clear();
+            Error::exec_refused(error)
+        } else {
+            error.clone()
+        };
         if let Some(transaction) = &mut self.transaction {
             transaction.spoil();
         }
-        if let Some(spec) = rejection.1 {
+        if let Some(spec) = spec {
             context.stats.reject(spec);
         }
-        context.stats.errors.add(rejection.0.prefix().word(), 1);
-        rejection.0.write(out);
+        context.stats.errors.add(error.prefix().word(), 1);
+        error.write(out);
     }
 
     fn enqueue(&mut self, request: &Request<'_>, context: &Context, out: &mut Vec<u8>) {

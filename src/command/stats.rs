@@ -4,7 +4,7 @@
 //! serving an id. A session gathers a batch in its own [`Tally`] and adds it to the shared counters in one go.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::spec::{Spec, rows};
@@ -103,8 +103,8 @@ impl CommandStats {
 #[derive(Debug)]
 pub struct Stats {
     commands: Vec<CommandStats>,
-    /// Durations of the commands that draw ids, for Prometheus: segment tags, Snowflake tags.
-    engines: [Vec<Arc<metrics::Histogram>>; 2],
+    /// Durations of the commands that draw ids, for Prometheus, from their first use on: segment tags, Snowflake tags.
+    engines: [Vec<OnceLock<Arc<metrics::Histogram>>>; 2],
     /// Error replies by their prefix.
     pub errors: Labelled,
     errors_before_reset: Mutex<Vec<(&'static str, u64)>>,
@@ -121,15 +121,12 @@ struct Rate {
     newer: (Boot, u64),
 }
 
-impl Stats {
-    /// Counters at zero; the durations of commands that draw ids go to `metrics` as well.
-    pub fn new(metrics: &Metrics) -> Self {
-        let ids = || rows().iter().take_while(|row| row.draws_ids());
-        let durations =
-            |engine: EngineKind| ids().map(|row| metrics.request_duration(engine.name(), row.name)).collect();
+impl Default for Stats {
+    fn default() -> Self {
+        let durations = || rows().iter().take_while(|row| row.draws_ids()).map(|_| OnceLock::new()).collect();
         Self {
             commands: rows().iter().map(|_| CommandStats::default()).collect(),
-            engines: [durations(EngineKind::Segment), durations(EngineKind::Snowflake)],
+            engines: [durations(), durations()],
             errors: Labelled::default(),
             errors_before_reset: Mutex::default(),
             net_input: Counter::default(),
@@ -137,7 +134,9 @@ impl Stats {
             rate: Mutex::default(),
         }
     }
+}
 
+impl Stats {
     /// Every command with its counters, in the order of the table.
     pub fn commands(&self) -> impl Iterator<Item = (&'static Spec, &CommandStats)> {
         rows().iter().copied().zip(&self.commands)
@@ -227,8 +226,9 @@ impl Tally {
         }
     }
 
-    /// Adds the batch, which took `elapsed`, to the shared counters.
-    pub(super) fn flush(&mut self, stats: &Stats, elapsed: Duration) {
+    /// Adds the batch, which took `elapsed`, to the shared counters; the durations of commands that draw ids go to
+    /// `metrics` as well.
+    pub(super) fn flush(&mut self, stats: &Stats, metrics: &Metrics, elapsed: Duration) {
         let calls: u64 = self.lines.iter().map(|line| line.calls).sum();
         let each = Duration::from_nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX) / calls.max(1));
         for line in self.lines.drain(..) {
@@ -238,12 +238,11 @@ impl Tally {
                     command.failed.fetch_add(line.failed, Relaxed);
                 }
             }
-            let histograms = match line.engine {
-                Some(EngineKind::Segment) => stats.engines.first(),
-                Some(EngineKind::Snowflake) => stats.engines.last(),
-                None => None,
-            };
-            if let Some(histogram) = histograms.and_then(|histograms| histograms.get(line.row)) {
+            let Some(engine) = line.engine else { continue };
+            let [segment, snowflake] = &stats.engines;
+            let histograms = if engine == EngineKind::Segment { segment } else { snowflake };
+            if let (Some(histogram), Some(row)) = (histograms.get(line.row), rows().get(line.row)) {
+                let histogram = histogram.get_or_init(|| metrics.request_duration(engine.name(), row.name));
                 histogram.observe_n(each, line.calls);
             }
         }
@@ -259,20 +258,21 @@ mod tests {
     #[test]
     fn a_batch_shares_its_time_among_its_requests() {
         let metrics = Metrics::default();
-        let stats = Stats::new(&metrics);
+        let stats = Stats::default();
+        assert!(!metrics.render().contains("idgen_request_duration_seconds_count"), "no line of zeros");
         let (idget, ping) = (find(b"idget").expect("idget"), find(b"PING").expect("ping"));
         let mut tally = Tally::new();
         tally.add(idget, Some(EngineKind::Snowflake), 2, 1);
         tally.add(ping, None, 1, 0);
         tally.add(idget, Some(EngineKind::Snowflake), 1, 0);
-        tally.flush(&stats, Duration::from_micros(40));
+        tally.flush(&stats, &metrics, Duration::from_micros(40));
         let counted = stats.command(idget.index()).expect("counters");
         assert_eq!((counted.durations.count(), counted.failed()), (3, 1));
         assert_eq!(counted.durations.sum(), Duration::from_micros(30));
         assert_eq!(stats.calls(), 4);
         assert_eq!(metrics.request_duration("snowflake", "idget").read().count, 3);
         assert_eq!(metrics.request_duration("segment", "idget").read().count, 0);
-        tally.flush(&stats, Duration::from_secs(1));
+        tally.flush(&stats, &metrics, Duration::from_secs(1));
         assert_eq!(stats.calls(), 4, "a batch counts once");
     }
 
@@ -290,11 +290,11 @@ mod tests {
     #[test]
     fn a_reset_forgets_commands_and_errors_but_not_what_prometheus_reads() {
         let metrics = Metrics::default();
-        let stats = Stats::new(&metrics);
+        let stats = Stats::default();
         stats.errors.add("ERR", 2);
         let mut tally = Tally::new();
         tally.add(find(b"incr").expect("incr"), Some(EngineKind::Segment), 5, 2);
-        tally.flush(&stats, Duration::from_micros(5));
+        tally.flush(&stats, &metrics, Duration::from_micros(5));
         stats.reset();
         stats.errors.add("ERR", 1);
         assert_eq!(
@@ -306,11 +306,11 @@ mod tests {
 
     #[test]
     fn the_rate_is_told_over_the_time_since_a_question_a_second_ago() {
-        let stats = Stats::new(&Metrics::default());
+        let (stats, metrics) = (Stats::default(), Metrics::default());
         let mut tally = Tally::new();
         let mut call = |calls| {
             tally.add(find(b"incr").expect("incr"), None, calls, 0);
-            tally.flush(&stats, Duration::ZERO);
+            tally.flush(&stats, &metrics, Duration::ZERO);
         };
         let second = |n: u64| Boot(n * 1_000_000_000);
         call(100);

@@ -239,7 +239,10 @@ const ONLY_UP: &str = "use IDGET, INCR or INCRBY with a positive number";
 
 /// Commands of Redis that would take ids back or erase them, and what to use instead. They are no rows of the table, so
 /// `COMMAND` does not list them; they are told apart from unknown ones because somebody has meant something by them.
-pub(super) static REFUSED: [(&str, &str); 28] = [
+pub(super) static REFUSED: [(&str, &str); 33] = [
+    ("append", NEW_TAG),
+    ("bitfield", NEW_TAG),
+    ("bitop", NEW_TAG),
     ("copy", NEW_TAG),
     ("decr", ONLY_UP),
     ("decrby", ONLY_UP),
@@ -264,8 +267,10 @@ pub(super) static REFUSED: [(&str, &str); 28] = [
     ("renamenx", "make another tag with IDTAG CREATE and end this one with IDTAG RETIRE"),
     ("restore", NEW_TAG),
     ("set", NEW_TAG),
+    ("setbit", NEW_TAG),
     ("setex", NEW_TAG),
     ("setnx", NEW_TAG),
+    ("setrange", NEW_TAG),
     ("swapdb", "all database numbers are the same tags"),
     ("unlink", NO_END),
 ];

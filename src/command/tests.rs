@@ -57,7 +57,7 @@ impl Node {
             shown: BTreeMap::from([("server.max_count".into(), "10000".into())]),
         };
         clock.advance(Duration::from_secs(5));
-        let stats = Arc::new(Stats::new(&metrics));
+        let stats = Arc::new(Stats::default());
         let context = Context {
             router,
             clock: Arc::new(clock.clone()),
@@ -234,22 +234,31 @@ async fn the_end_of_the_ids_is_an_error_for_each_request_of_its_own() {
     let mut connection = node.connect();
     assert_eq!(connection.send("IDTAG CREATE end MAX 77\nINCRBY end 75").await, "+OK :75");
     let end = connection.send("IDMGET end 3").await;
-    assert!(end.starts_with("-IDEXHAUSTED tag 'end': ") && end.ends_with(": use another tag"), "{end}");
+    let few = "-IDEXHAUSTED tag 'end' has only 2 ids left for one request up to MAX 77: ask for fewer, or raise it with IDTAG \
+               ALTER end MAX n";
+    assert_eq!(end, few);
+    assert_eq!(connection.send("INCRBY end 3").await, few);
+    let end =
+        "-IDEXHAUSTED tag 'end' has no ids left up to MAX 77: use another tag, or raise it with IDTAG ALTER end MAX n";
     assert_eq!(connection.send(&repeated("INCR end", 4)).await, format!(":76 :77 {end} {end}"));
+    assert_eq!(connection.send("IDTAG ALTER end MAX 78\nIDGET end").await, "+OK :78");
 }
 
 #[tokio::test]
 async fn requests_that_cannot_be_right_are_told_so() {
     let node = Node::new();
     let mut connection = node.connect();
-    let count = "-IDCOUNT the number of ids must be an integer from 1 to 10000: ask several times";
-    for bad in ["0", "-1", "10001", "9223372036854775808", "abc"] {
+    let count = "-IDCOUNT the number of ids must be an integer from 1 to 10000";
+    for bad in ["0", "-1", "9223372036854775808", "abc"] {
         assert_eq!(connection.send(&format!("IDMGET order {bad}")).await, count, "{bad}");
         assert_eq!(connection.send(&format!("IDRANGE order {bad}")).await, count, "{bad}");
     }
-    for bad in ["0", "-1", "10001"] {
-        assert_eq!(connection.send(&format!("INCRBY order {bad}")).await, count, "{bad}");
-    }
+    assert_eq!(connection.send("INCRBY order 0\nINCRBY order -1").await, format!("{count} {count}"));
+    let many = "-IDCOUNT the number of ids must be at most 10000: ask several times";
+    assert_eq!(
+        connection.send("IDMGET order 10001\nIDRANGE order 10001\nINCRBY order 10001").await,
+        [many; 3].join(" ")
+    );
     for bad in ["abc", "01", "+1", "1.0", "9223372036854775808"] {
         let text = "-ERR value is not an integer or out of range";
         assert_eq!(connection.send(&format!("INCRBY order {bad}")).await, text, "{bad}");
@@ -259,8 +268,19 @@ async fn requests_that_cannot_be_right_are_told_so() {
         assert_eq!(connection.send(&format!("IDGET {bad}")).await, tag, "{bad}");
     }
     assert_eq!(
-        connection.send("IDGET order STRING\nIDMGET order 2 STR STR\nIDGET order TRACEPARENT x").await,
-        "-ERR syntax error -ERR syntax error -ERR syntax error"
+        connection.send("IDGET order STRING\nIDMGET order 2 STR STR\nIDDECODE 5 a b\nSCAN 0 COUNT 0").await,
+        "-ERR syntax error near 'STRING': use IDGET tag [STR] [TRACEPARENT value] \
+         -ERR syntax error near 'STR': use IDMGET tag n [STR] [TRACEPARENT value] \
+         -ERR syntax error near 'b': use IDDECODE id [tag] -ERR syntax error"
+    );
+    let traceparent = connection.send("IDGET order TRACEPARENT x").await;
+    assert!(traceparent.starts_with("-ERR syntax error near 'x': TRACEPARENT takes "), "{traceparent}");
+    let list = "IDTAG LIST [MATCH pattern] [COUNT count] [CURSOR cursor]";
+    assert_eq!(
+        connection.send("IDTAG LIST COUNT 0\nIDTAG LIST TYPE string\nIDTAG LIST MATCH").await,
+        format!(
+            "-ERR COUNT must be 1 or more -ERR syntax error near 'TYPE': use {list} -ERR syntax error near 'MATCH': use {list}"
+        )
     );
     assert_eq!(connection.send("IDGET order").await, ":1", "the connection goes on");
 }
@@ -298,10 +318,22 @@ async fn the_catalogue_is_changed_by_commands() {
         "+OK +OK :2001"
     );
     assert!(connection.send("IDTAG FLOOR order 9000000000000").await.starts_with("-IDCONFLICT "));
-    let syntax = "-ERR syntax error";
-    for bad in ["CREATE x STEP", "CREATE x FOO 1", "CREATE x STEP 1 STEP 2", "ALTER order START 5", "FLOOR order 5 NOW"]
-    {
-        assert_eq!(connection.send(&format!("IDTAG {bad}")).await, syntax, "{bad}");
+    for (bad, expected) in [
+        ("CREATE x STEP", "'STEP': use IDTAG CREATE tag [ENGINE segment|snowflake] [ORDER node|strict] "),
+        ("CREATE x FOO 1", "'FOO': use IDTAG CREATE tag "),
+        ("CREATE x STEP 1 STEP 2", "'STEP': an option may stand there once"),
+        ("ALTER order START 5", "'START': ENGINE, ORDER and START are fixed when a tag is created"),
+        ("ALTER order engine segment", "'engine': ENGINE, ORDER and START are fixed when a tag is created"),
+        ("ALTER order FOO 5", "'FOO': use IDTAG ALTER tag [STEP step] "),
+        ("FLOOR order 5 NOW", "'NOW': use IDTAG FLOOR tag n [FORCE]"),
+        ("FLOOR order 5 FORCE NOW", "'NOW': use IDTAG FLOOR tag n [FORCE]"),
+    ] {
+        let answer = connection.send(&format!("IDTAG {bad}")).await;
+        assert!(answer.starts_with(&format!("-ERR syntax error near {expected}")), "{bad}: {answer}");
+    }
+    for sent in ["IDTAG FLOOR nobody 5", "IDTAG ALTER nobody STEP 5", "IDTAG RETIRE nobody", "IDINFO nobody"] {
+        let unknown = "-IDNOTAG tag 'nobody' does not exist: create it with IDTAG CREATE nobody";
+        assert_eq!(connection.send(sent).await, unknown, "{sent}");
     }
     for (bad, expected) in [
         ("STEP 0", "STEP must be an integer from 1 to 9223372036854775807"),
@@ -312,7 +344,7 @@ async fn the_catalogue_is_changed_by_commands() {
         ("CRITICAL maybe", "CRITICAL must be yes or no"),
         ("DESC \"a\\nb\"", "DESC must be one line of UTF-8 text of at most 255 bytes"),
     ] {
-        assert_eq!(connection.send(&format!("IDTAG CREATE x {bad}")).await, format!("-IDCONFLICT {expected}"), "{bad}");
+        assert_eq!(connection.send(&format!("IDTAG CREATE x {bad}")).await, format!("-ERR {expected}"), "{bad}");
     }
     assert!(connection.send("IDTAG CREATE \"a b\"").await.starts_with("-IDTAG "));
     let info = connection.send("IDINFO order").await;
@@ -490,6 +522,12 @@ async fn a_transaction_with_a_wrong_request_is_given_up() {
     let refused = "-ERR Command not allowed inside a transaction";
     assert_eq!(connection.send("MULTI\nCLIENT REPLY OFF\nEXEC\nPING").await, format!("+OK {refused} {abort} +PONG"));
     assert_eq!(connection.send("MULTI\nRESET\nEXEC").await, "+OK +RESET -ERR EXEC without MULTI");
+    let wrong = "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command";
+    let ended = "-ERR EXEC without MULTI";
+    assert_eq!(
+        connection.send("MULTI\nPING\nEXEC x\nEXEC\nEXEC x").await,
+        format!("+OK +QUEUED {wrong} {ended} {wrong}")
+    );
     assert_eq!(connection.send("IDGET a").await, ":1");
 }
 
@@ -615,6 +653,8 @@ async fn a_loading_node_answers_what_clients_need_to_wait() {
     assert_eq!(node.ask("PING\nIDGET a").await, "+PONG :1");
     node.context.health.enter(Phase::Draining);
     assert_eq!(node.ask("PING\nIDGET a").await, "-LOADING idgen is stopping: connect to another node :2");
+    let state = node.ask("IDNODE").await;
+    assert!(state.contains("ready :0 $7 reasons *2 $21 this node is stopping $"), "{state}");
 }
 
 #[tokio::test]

@@ -77,9 +77,17 @@ pub enum Refusal {
     /// The boot clock stands still or went back, and the borrowed time is used up.
     #[error("{0}")]
     Clock(String),
-    /// The id space of the tag or the timestamp bits are used up.
+    /// The timestamp bits are used up.
     #[error("{0}")]
     Exhausted(String),
+    /// A segment tag has fewer ids left than were asked for.
+    #[error("no more than {left} ids are left up to MAX {max}")]
+    AtMax {
+        /// The largest id the tag may have.
+        max: u64,
+        /// The most ids that the same kind of request could still get here.
+        left: u64,
+    },
     /// So many at once can never be served; the most that can.
     #[error("at most {0}")]
     TooMany(u64),

@@ -3,6 +3,8 @@
 //! What is not named takes its value from the first rule that matches and from the defaults. What a tag can't have, or what
 //! this version would not keep, is refused rather than ignored.
 
+use std::fmt::Display;
+
 use super::{Error, Router, Wanted};
 use crate::ids::{MAX_ID, TagName};
 use crate::store::{Alteration, Definition, EngineKind, Order, Row};
@@ -11,6 +13,7 @@ impl Router {
     /// The row of `tag`, made by `wanted` and the defaults unless it stands, and whether it was made. The row of a tag that
     /// this node knows is only looked for: where it is gone, a new one would give the tag's ids again.
     pub(super) async fn create_row(&self, tag: &TagName, wanted: &Wanted) -> Result<(Row, bool), Error> {
+        refuse_limits(&wanted.fields)?;
         if self.find(tag.as_str().as_bytes()).is_some() {
             let found = self.parts.store.find(tag).await.map_err(|error| self.store_error(tag, &error))?;
             return found.map(|row| (row, false)).ok_or_else(|| self.vanished(tag));
@@ -33,9 +36,8 @@ impl Router {
         let order = wanted.order.unwrap_or(Order::Node);
         let fields = &wanted.fields;
         if engine == EngineKind::Snowflake {
-            refuse_segment_options(fields, wanted.order, wanted.start)?;
+            refuse_segment_options(tag, fields, wanted.order, wanted.start)?;
         }
-        refuse_limits(fields)?;
         if order == Order::Strict && self.parts.store.shared() {
             return Err(Error::WrongType("ORDER strict is not to be had on a store that other nodes use".into()));
         }
@@ -64,23 +66,36 @@ impl Router {
     }
 }
 
-/// The first named field in which a tag that stands differs from what is wanted.
-pub(super) fn difference(row: &Row, wanted: &Wanted) -> Option<String> {
+/// The first named field in which a tag that stands differs from what is wanted, or that it can't have.
+pub(super) fn difference(row: &Row, wanted: &Wanted) -> Option<Error> {
     fn differs<T: PartialEq>(wanted: Option<&T>, stands: &T) -> bool {
         wanted.is_some_and(|wanted| wanted != stands)
     }
-    let (stands, fields) = (&row.definition, &wanted.fields);
-    let say = |field: &str, stands: &dyn std::fmt::Display| {
-        Some(format!("tag '{}' exists with {field} {stands}; IDTAG ALTER changes what can be changed", row.tag))
+    let (tag, stands, fields) = (&row.tag, &row.definition, &wanted.fields);
+    let say = |text: String| Some(Error::Conflict(format!("tag '{tag}' exists with {text}")));
+    let fixed = |field: &str, stands: &str| {
+        say(format!("{field} {stands}, which is fixed when a tag is created: use another tag for another {field}"))
+    };
+    let change = |field: &str, stands: &dyn Display, wanted: &dyn Display| {
+        say(format!("{field} {stands}: IDTAG ALTER {tag} {field} {wanted} changes it"))
     };
     if differs(wanted.engine.as_ref(), &stands.engine) {
-        return say("ENGINE", &stands.engine.name());
+        return fixed("ENGINE", stands.engine.name());
+    }
+    if stands.engine == EngineKind::Snowflake {
+        let refused = refuse_segment_options(tag, fields, wanted.order, wanted.start);
+        if let Err(error) = refused {
+            return Some(error);
+        }
     }
     if differs(wanted.order.as_ref(), &stands.order) {
-        return say("ORDER", &stands.order.name());
+        return fixed("ORDER", stands.order.name());
     }
-    if wanted.start.is_some_and(|start| row.floor < start - 1) {
-        return say("a first id below that START, FLOOR", &row.floor);
+    if let Some(last) = wanted.start.and_then(|start| start.checked_sub(1)).filter(|&last| last > row.floor) {
+        let (first, start) = (row.floor + 1, last + 1);
+        return say(format!(
+            "ids from {first} on, below START {start}: IDTAG FLOOR {tag} {last} makes later ids larger"
+        ));
     }
     let numbers = [
         ("STEP", fields.step, stands.step),
@@ -91,21 +106,25 @@ pub(super) fn difference(row: &Row, wanted: &Wanted) -> Option<String> {
         ("BURST", fields.burst, stands.burst),
     ];
     for (field, wanted, stands) in numbers {
-        if differs(wanted.as_ref(), &stands) {
-            return say(field, &stands);
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != stands) {
+            return change(field, &stands, &wanted);
         }
     }
-    if differs(fields.critical.as_ref(), &stands.critical) {
-        return say("CRITICAL", &if stands.critical { "yes" } else { "no" });
+    let yes_or_no = |critical: bool| if critical { "yes" } else { "no" };
+    if let Some(wanted) = fields.critical.filter(|wanted| *wanted != stands.critical) {
+        return change("CRITICAL", &yes_or_no(stands.critical), &yes_or_no(wanted));
     }
+    // Without the texts: they may be long, and hold anything.
     if differs(fields.description.as_ref(), &stands.description) {
-        return say("another DESC:", &stands.description);
+        let which = if stands.description.is_empty() { "no DESC" } else { "another DESC, which IDINFO shows" };
+        return say(format!("{which}: IDTAG ALTER {tag} DESC changes it"));
     }
     None
 }
 
 /// A Snowflake tag has no counter: what belongs to one is refused rather than ignored.
 pub(super) fn refuse_segment_options(
+    tag: &TagName,
     fields: &Alteration,
     order: Option<Order>,
     start: Option<u64>,
@@ -119,9 +138,9 @@ pub(super) fn refuse_segment_options(
         ("ORDER strict", order == Some(Order::Strict)),
     ];
     match named.iter().find(|(_, named)| *named) {
-        Some((option, _)) => {
-            Err(Error::WrongType(format!("{option} is for segment tags: a Snowflake tag has no counter")))
-        }
+        Some((option, _)) => Err(Error::WrongType(format!(
+            "a Snowflake tag such as '{tag}' has no counter: {option} is for segment tags, leave it out"
+        ))),
         None => Ok(()),
     }
 }

@@ -233,7 +233,7 @@ impl Router {
     /// `IDTAG CREATE`: idempotent; only what `wanted` names is compared with a tag that stands.
     ///
     /// # Errors
-    /// `Conflict` naming the difference, `Retired`, or why the store could not do it.
+    /// `Conflict` naming the difference, `WrongType` for what a Snowflake tag has not, `Retired`, or why the store could not do it.
     pub async fn create(&self, tag: &TagName, wanted: &Wanted) -> Result<(), Error> {
         let (row, created) = self.create_row(tag, wanted).await?;
         self.catalogue.forget_unknown(tag);
@@ -243,7 +243,7 @@ impl Router {
         let difference = if created { None } else { difference(&row, wanted) };
         let entry = self.enter(row.clone())?;
         entry.apply(&row);
-        difference.map_or(Ok(()), |text| Err(Error::Conflict(text)))
+        difference.map_or(Ok(()), Err)
     }
 
     /// `IDTAG ALTER`: changes what is named; the engine, the order and the start stay as created.
@@ -253,7 +253,7 @@ impl Router {
     pub async fn alter(&self, tag: &TagName, change: &Alteration) -> Result<(), Error> {
         let entry = self.known(tag).await?;
         if entry.kind() == EngineKind::Snowflake {
-            refuse_segment_options(change, None, None)?;
+            refuse_segment_options(tag, change, None, None)?;
         }
         refuse_limits(change)?;
         let row = self.parts.store.alter(tag, change).await.map_err(|error| self.store_error(tag, &error))?;
@@ -355,7 +355,7 @@ impl Router {
             return Ok(entry);
         }
         let row = self.parts.store.find(tag).await.map_err(|error| self.store_error(tag, &error))?;
-        self.enter(row.ok_or_else(|| Error::NoTag(format!("tag '{tag}' does not exist")))?)
+        self.enter(row.ok_or_else(|| missing(tag))?)
     }
 
     /// The entry of `row`'s tag; made from the row when this node did not know the tag.
@@ -382,7 +382,7 @@ impl Router {
 
     fn no_tag(&self, tag: &TagName) -> Error {
         match self.config.unknown {
-            Unknown::Refuse => Error::NoTag(format!("tag '{tag}' does not exist: create it with IDTAG CREATE {tag}")),
+            Unknown::Refuse => missing(tag),
             Unknown::Create => self.no_room(tag),
         }
     }
@@ -398,7 +398,7 @@ impl Router {
     fn vanished(&self, tag: &TagName) -> Error {
         match self.catalogue.find(tag.as_str().as_bytes()) {
             Some(entry) => entry.vanish(self.store_name()).into(),
-            None => Error::NoTag(format!("tag '{tag}' does not exist")),
+            None => missing(tag),
         }
     }
 
@@ -419,6 +419,10 @@ impl Router {
             tokio::time::sleep(self.config.refresh * 2).await;
         }
     }
+}
+
+fn missing(tag: &TagName) -> Error {
+    Error::NoTag(format!("tag '{tag}' does not exist: create it with IDTAG CREATE {tag}"))
 }
 
 #[cfg(test)]

@@ -74,10 +74,23 @@ async fn creating_again_is_fine_and_a_difference_is_named() {
     assert_eq!(draw(&bench, &bench.router.find(b"order").expect("known")).await, Ok(100));
     let other = Wanted { engine: Some(EngineKind::Snowflake), ..Wanted::default() };
     let Err(Error::Conflict(text)) = bench.router.create(&name, &other).await else { panic!("no conflict") };
-    assert!(text.contains("ENGINE segment"), "{text}");
+    assert_eq!(
+        text,
+        "tag 'order' exists with ENGINE segment, which is fixed when a tag is created: use another tag for another ENGINE"
+    );
     let other = Wanted { fields: Alteration { step: Some(600), ..Alteration::default() }, ..Wanted::default() };
     let Err(Error::Conflict(text)) = bench.router.create(&name, &other).await else { panic!("no conflict") };
-    assert!(text.contains("STEP 500"), "{text}");
+    assert_eq!(text, "tag 'order' exists with STEP 500: IDTAG ALTER order STEP 600 changes it");
+    let other = Wanted { start: Some(200), ..Wanted::default() };
+    let Err(Error::Conflict(text)) = bench.router.create(&name, &other).await else { panic!("no conflict") };
+    assert_eq!(
+        text,
+        "tag 'order' exists with ids from 100 on, below START 200: IDTAG FLOOR order 199 makes later ids larger"
+    );
+    let fields = Alteration { description: Some("orders".into()), ..Alteration::default() };
+    let other = Wanted { fields, ..Wanted::default() };
+    let Err(Error::Conflict(text)) = bench.router.create(&name, &other).await else { panic!("no conflict") };
+    assert_eq!(text, "tag 'order' exists with no DESC: IDTAG ALTER order DESC changes it");
 }
 
 #[tokio::test]
@@ -191,7 +204,7 @@ async fn texts_leave_the_name_of_the_tag_to_the_reply() {
     assert_eq!(
         texts,
         [
-            "all ids up to its MAX 1 are given away",
+            "no more than 0 ids are left up to MAX 1",
             "its row has vanished from memory; restore it with a max_id of 1 or more, or use another tag",
             "this node is stopping",
         ]
@@ -224,6 +237,13 @@ async fn what_a_snowflake_tag_has_not_is_refused() {
     let bench = Router::in_memory(Config::default());
     let wanted = Wanted { engine: Some(EngineKind::Snowflake), start: Some(5), ..Wanted::default() };
     assert!(matches!(bench.router.create(&tag("event"), &wanted).await, Err(Error::WrongType(_))));
+    let plain = Wanted { engine: Some(EngineKind::Snowflake), ..Wanted::default() };
+    bench.router.create(&tag("event"), &plain).await.expect("created");
+    let start = Wanted { start: Some(5), ..Wanted::default() };
+    for wanted in [wanted, start] {
+        let standing = bench.router.create(&tag("event"), &wanted).await;
+        assert!(matches!(&standing, Err(Error::WrongType(text)) if text.contains("START")), "{standing:?}");
+    }
     let limited = Wanted { fields: Alteration { qps: Some(5), ..Alteration::default() }, ..Wanted::default() };
     assert!(matches!(bench.router.create(&tag("order"), &limited).await, Err(Error::WrongType(_))));
 }

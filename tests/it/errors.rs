@@ -105,6 +105,8 @@ const AS_REDIS: &[&[&[&str]]] = &[
     &[&["MULTI"], &["PING"], &["DISCARD"], &["EXEC"]],
     &[&["MULTI"], &["INCRBY", "a", "abc"], &["ECHO", "b"], &["EXEC"]],
     &[&["MULTI"], &["EXEC"]],
+    &[&["MULTI"], &["PING"], &["EXEC", "x"], &["EXEC"], &["EXEC", "x"], &["PING"]],
+    &[&["WATCH", "a"], &["EXEC", "x"], &["INCR", "a"], &["MULTI"], &["PING"], &["EXEC"]],
     // login, without any user configured
     &[&["AUTH", "x"]],
     &[&["AUTH", "a", "b", "c"]],
@@ -232,12 +234,26 @@ fn our_commands_keep_redis_words_for_arity_and_syntax() {
         let expected = format!("ERR wrong number of arguments for '{name}' command");
         assert_eq!(conn.call(&[name]), Value::Error(expected));
     }
-    assert_eq!(conn.call(&["IDGET", "order", "FOO"]), Value::Error("ERR syntax error".into()));
-    assert_eq!(conn.call(&["IDMGET", "order", "2", "FOO"]), Value::Error("ERR syntax error".into()));
-    assert_eq!(conn.call(&["IDTAG", "CREATE", "order", "FOO", "1"]), Value::Error("ERR syntax error".into()));
+    for words in
+        [&["IDGET", "order", "FOO"][..], &["IDMGET", "order", "2", "FOO"], &["IDTAG", "CREATE", "order", "FOO", "1"]]
+    {
+        let reply = conn.call(words);
+        well_formed(&reply, "ERR");
+        assert!(reply.error().starts_with("ERR syntax error near 'FOO': use ID"), "{reply:?}");
+    }
     assert!(conn.call(&["IDTAG", "FOO"]).error().starts_with("ERR unknown subcommand 'FOO'. Try IDTAG HELP."));
     well_formed(&conn.call(&["IDINFO", "nobody"]), "IDNOTAG");
     assert_eq!(conn.call(&["IDGET", "order"]), Value::Int(1));
+}
+
+#[test]
+fn a_number_that_is_no_id_of_the_layout_is_told_with_the_layout() {
+    let node = Setup::new().set("snowflake.preset", "js53").start();
+    let reply = node.connect().call(&["IDDECODE", "9223372036854775807"]);
+    well_formed(&reply, "IDTYPE");
+    let expected =
+        "IDTYPE 9223372036854775807 is no Snowflake id of this layout (epoch=1577808000000 bits=41/0/5/7 tick=1ms)";
+    assert!(reply.error().starts_with(expected), "{reply:?}");
 }
 
 #[test]

@@ -156,7 +156,7 @@ impl Buffer {
         }
         match &self.trouble {
             Some(trouble) if self.in_flight.is_none() && now < trouble.retry_at => {
-                Taken::Refused(trouble.refusal.clone())
+                Taken::Refused(self.told(&trouble.refusal, demand))
             }
             _ => {
                 let sum = if matches!(demand, Demand::Consecutive(_)) { &mut self.whole } else { &mut self.waiting };
@@ -166,6 +166,17 @@ impl Buffer {
                 self.trigger = if self.in_flight.is_none() { 0 } else { u64::MAX };
                 Taken::Wait
             }
+        }
+    }
+
+    /// What a request is told: `refusal`, with what is here for such a request.
+    fn told(&self, refusal: &Refusal, demand: Demand) -> Refusal {
+        let whole = matches!(demand, Demand::Consecutive(_));
+        match refusal {
+            Refusal::AtMax { max, .. } => {
+                Refusal::AtMax { max: *max, left: if whole { self.longest() } else { self.remaining() } }
+            }
+            other => other.clone(),
         }
     }
 
@@ -245,14 +256,18 @@ impl Buffer {
     /// How many ids the requests that wait lack.
     fn need(&self) -> u64 {
         let current = self.end - self.cursor;
-        let longest = self.queue.iter().map(|range| range.len()).max().unwrap_or(0);
-        let whole = if self.whole > longest.max(current) { self.whole } else { 0 };
+        let whole = if self.whole > self.longest() { self.whole } else { 0 };
         if self.waiting <= self.remaining() && whole == 0 {
             return 0;
         }
         // What has to make room for the refill can't serve them.
         let kept = self.queued + if self.queue.len() < MAX_QUEUED { current } else { 0 };
         whole.saturating_add(self.waiting.saturating_sub(kept))
+    }
+
+    /// How many consecutive ids there are.
+    fn longest(&self) -> u64 {
+        self.queue.iter().map(|range| range.len()).max().unwrap_or(0).max(self.end - self.cursor)
     }
 
     /// Installs what the store granted and ends the refill. `Ok(true)` when the next refill starts at once, because

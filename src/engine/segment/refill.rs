@@ -151,7 +151,7 @@ impl Segment {
                 false
             }
             Kind::Exhausted => {
-                state.buffer.fail(Refusal::Exhausted(error.text.clone()), now.plus(LAST_PAUSE));
+                state.buffer.fail(Refusal::AtMax { max: state.id_limit, left: 0 }, now.plus(LAST_PAUSE));
                 false
             }
             Kind::Conflict | Kind::TooMany | Kind::Transient | Kind::Unknown | Kind::Permanent => {

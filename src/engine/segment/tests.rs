@@ -306,12 +306,12 @@ async fn the_end_of_the_id_space_is_told_and_a_larger_max_reopens_it() {
     let small = Definition { id_limit: 25, ..definition(10) };
     let segment = world.segment("order", small.clone()).await;
     let mut all = world.take(&segment, Demand::Batch(22)).await.expect("ids");
-    assert!(matches!(world.take(&segment, Demand::Batch(10)).await, Err(Refusal::Exhausted(_))));
+    assert!(matches!(world.take(&segment, Demand::Batch(10)).await, Err(Refusal::AtMax { max: 25, left: 3 })));
     for _ in 0..3 {
         all.extend(world.take(&segment, Demand::Singles(1)).await.expect("the last ids"));
     }
     assert_eq!(all.last(), Some(&range(25, 25)));
-    assert!(matches!(world.take(&segment, Demand::Singles(1)).await, Err(Refusal::Exhausted(_))));
+    assert!(matches!(world.take(&segment, Demand::Singles(1)).await, Err(Refusal::AtMax { max: 25, left: 0 })));
     assert_eq!(segment.metrics.headroom.get(), 0);
     assert_eq!(world.health.part(Part::Store), Health_::Up, "that is no failure of the store");
     let more = crate::store::Alteration { id_limit: Some(30), ..Default::default() };
