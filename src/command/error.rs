@@ -327,10 +327,13 @@ impl Error {
         Self::new(Prefix::IdCount, format!("the reply of {command} would be too large: {instead}"))
     }
 
-    pub(super) fn too_many_channels(most: usize) -> Self {
+    pub(super) fn too_many_channels(most: usize, bytes: usize) -> Self {
         Self::new(
             Prefix::IdCount,
-            format!("a connection can subscribe to at most {most} channels, and nothing is ever published here"),
+            format!(
+                "a connection can subscribe to at most {most} channels of {bytes} bytes in all, and nothing is ever \
+                 published here"
+            ),
         )
     }
 

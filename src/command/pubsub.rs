@@ -11,6 +11,9 @@ use crate::resp::{Protocol, Value};
 /// The most channels, and the most patterns, that one connection may subscribe to.
 const MAX_SUBSCRIPTIONS: usize = 1024;
 
+/// The most bytes of their names, channels and patterns each.
+const MAX_NAMES_BYTES: usize = 64 * 1024;
+
 /// Which of a connection's two sets.
 type Set = fn(&mut Session) -> &mut BTreeSet<Vec<u8>>;
 
@@ -37,8 +40,9 @@ pub(super) fn punsubscribe(session: &mut Session, call: &Call<'_>) -> Result<Vec
 
 fn add(session: &mut Session, call: &Call<'_>, set: Set) -> Result<Vec<Value>, Error> {
     let new = call.rest(1).filter(|name| !set(session).contains(*name)).count();
-    if set(session).len() + new > MAX_SUBSCRIPTIONS {
-        return Err(Error::too_many_channels(MAX_SUBSCRIPTIONS));
+    let bytes = set(session).iter().map(Vec::len).chain(call.rest(1).map(<[u8]>::len)).sum::<usize>();
+    if set(session).len() + new > MAX_SUBSCRIPTIONS || bytes > MAX_NAMES_BYTES {
+        return Err(Error::too_many_channels(MAX_SUBSCRIPTIONS, MAX_NAMES_BYTES));
     }
     let mut messages = Vec::new();
     for name in call.rest(1) {

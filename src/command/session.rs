@@ -180,7 +180,11 @@ impl Session {
                 }
                 let call = Call { spec, request, context, batch };
                 self.perform(&call, silent, out).await;
-                if spec.name == "client|reply" {
+                let reply = |word: &[u8]| request.arg(2).is_some_and(|sent| sent.eq_ignore_ascii_case(word));
+                if spec.name == "reset"
+                    || (spec.name == "client|reply" && [&b"ON"[..], b"OFF", b"SKIP"].iter().any(|word| reply(word)))
+                {
+                    // What has just been chosen holds for its own reply, too.
                     silent = self.replies != Replies::On;
                 } else if let (Kind::Exec, true, Some(replay)) = (spec.kind, silent, &mut self.replay) {
                     replay.silent = true;

@@ -537,9 +537,10 @@ async fn a_transaction_is_bounded() {
     let mut connection = node.connect();
     let half = format!("ECHO {}", "x".repeat(60_000));
     assert_eq!(connection.send("MULTI").await, "+OK");
-    let answers = connection.send(&repeated(&half, 18)).await;
-    assert!(answers.starts_with("+QUEUED +QUEUED"));
-    assert!(answers.ends_with("-IDCOUNT a transaction holds at most 65536 commands and 1048576 bytes: use smaller ones or a pipeline +QUEUED") || answers.ends_with("or a pipeline"), "{answers}");
+    let answers = connection.send(&repeated(&half, 5)).await;
+    let refusal =
+        "-IDCOUNT a transaction holds at most 65536 commands and 262144 bytes: use smaller ones or a pipeline";
+    assert_eq!(answers, format!("+QUEUED +QUEUED +QUEUED +QUEUED {refusal}"));
     assert!(connection.send("EXEC").await.starts_with("-EXECABORT "));
 }
 
@@ -774,6 +775,26 @@ async fn every_error_is_one_line_with_a_prefix() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn what_client_reply_chooses_holds_for_its_own_reply_and_a_mistake_chooses_nothing() {
+    let node = Node::new();
+    assert_eq!(node.ask("CLIENT REPLY OFF\nPING\nCLIENT REPLY ON\nPING").await, "+OK +PONG");
+    assert_eq!(node.ask("CLIENT REPLY SKIP\nCLIENT REPLY BAD\nPING").await, "+PONG");
+    assert_eq!(node.ask("CLIENT REPLY OFF\nCLIENT REPLY BAD\nRESET\nPING").await, "+RESET +PONG");
+    assert_eq!(node.ask("CLIENT REPLY SKIP\nRESET\nPING").await, "+RESET +PONG");
+}
+
+#[tokio::test]
+async fn what_a_connection_keeps_is_bounded() {
+    let node = Node::new();
+    let long = "x".repeat(129);
+    assert!(node.ask(&format!("WATCH {long}")).await.starts_with("-IDTAG "));
+    let channel = "c".repeat(40_000);
+    let mut connection = node.connect();
+    assert!(connection.send(&format!("SUBSCRIBE {channel}")).await.starts_with("*3 $9 subscribe"));
+    assert!(connection.send(&format!("SUBSCRIBE {channel}2")).await.starts_with("-IDCOUNT "));
 }
 
 #[tokio::test]

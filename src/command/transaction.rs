@@ -4,13 +4,14 @@
 use super::ping::OK;
 use super::session::{Call, Session};
 use super::{Batch, Context, Error, Flow};
+use crate::ids::MAX_TAG_LEN;
 use crate::resp::{Limits, Request, Scan, Scanner, Value, array_header, bulk, null};
 
 /// The most requests one transaction may hold: more than clients put into one pipeline.
 const MAX_QUEUED: usize = 65_536;
 
 /// The most bytes of requests one transaction may hold.
-const MAX_QUEUED_BYTES: usize = 1024 * 1024;
+const MAX_QUEUED_BYTES: usize = 256 * 1024;
 
 /// The most tags one connection may watch.
 const MAX_WATCHED: usize = 1024;
@@ -88,6 +89,9 @@ pub(super) fn watch(session: &mut Session, call: &Call<'_>) -> Result<Value, Err
     for tag in call.rest(1) {
         if session.watched.iter().any(|watched| watched.tag == tag) {
             continue;
+        }
+        if tag.len() > MAX_TAG_LEN {
+            return Err(Error::bad_tag());
         }
         if session.watched.len() >= MAX_WATCHED {
             return Err(Error::too_many_watched(MAX_WATCHED));
