@@ -10,9 +10,8 @@ help: ## this list
 
 run: ## builds the release binary and serves on 127.0.0.1:6390
 	@tests/install run
-	@echo "make run: building the release binary (a few minutes the first time)"
+	@test -e target/release/idgen || echo "make run: the first build takes a few minutes"
 	cargo build --release --locked --bin idgen
-	@echo "make run: serving; in another shell: redis-cli -p 6390 IDGET order"
 	exec target/release/idgen serve
 
 test: ## installs what is missing, then runs all tests (under 25 minutes on two cores)

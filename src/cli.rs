@@ -13,9 +13,11 @@ use clap_complete::Shell;
 use crate::app;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, Config, Environment, Sources};
+use crate::ids::MAX_ID;
 
 mod decode;
 mod healthcheck;
+mod manual;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -23,8 +25,10 @@ Examples:
   redis-cli -p 6390 IDGET order           an id; any Redis client works
   idgen --data /var/lib/idgen             serve with the data in a folder of your choice
   idgen default-config > idgen.yaml       a configuration file to start from
-  idgen check-config --config idgen.yaml  whether it can be used
+  idgen check-config idgen.yaml           whether it can be used
   IDGEN__SERVER__MAX_COUNT=500 idgen      any key from the environment
+  idgen --addr 127.0.0.1:6391 --admin-addr 127.0.0.1:9391 --data ./idgen-data-2
+                                          a second server on this machine
 
 Environment:
   IDGEN_CONFIG           the configuration file, where --config doesn't name one
@@ -32,7 +36,15 @@ Environment:
   POD_NAME               in Kubernetes: the pod's name, for the worker id hint \"ordinal\"
   NO_COLOR               no colours in the log
 
-Exit codes: 0 well, 1 failure, 2 wrong usage, 78 the configuration or identity can't be used,\n130 or 143 when a second SIGINT or SIGTERM ended it at once.";
+Exit codes:
+  0                      well
+  1                      failure
+  2                      wrong usage
+  78                     the configuration or identity can't be used
+  130, 143               a second SIGINT or SIGTERM ended it at once";
+
+/// The help of commands that look at no configuration: without the options for it.
+const PLAIN_HELP: &str = "{about-with-newline}\n{usage-heading} {usage}{after-help}";
 
 const CONFIG_HELP: &str =
     "Configuration file, YAML or TOML [default: $IDGEN_CONFIG, else /etc/idgen/idgen.yaml where it exists]";
@@ -57,8 +69,11 @@ struct Options {
     /// Address for Redis clients; short for --set server.addr=…
     #[arg(long, global = true, value_name = "HOST:PORT")]
     addr: Option<String>,
+    /// Address for HTTP (metrics and health), "" for none; short for --set admin.addr=…
+    #[arg(long, global = true, value_name = "HOST:PORT")]
+    admin_addr: Option<String>,
     /// Folder for the SQLite database; short for --set database.dsn=sqlite://DIR/idgen.db
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR", value_parser = folder)]
     data: Option<String>,
     /// One value of the configuration, above file and environment; may be repeated
     #[arg(long, global = true, value_name = "SECTION.KEY=VALUE", value_parser = setting)]
@@ -74,20 +89,23 @@ enum Command {
     /// A SQLite database prepares itself when idgen first serves.
     Init,
     /// Say whether the configuration can be used, and every problem it has
-    CheckConfig,
+    CheckConfig(Checked),
     /// Print the merged configuration, with where each value comes from
-    PrintConfig,
+    PrintConfig(Checked),
     /// Print the defaults with their documentation, a file to start from
+    #[command(help_template = PLAIN_HELP, override_usage = "idgen default-config")]
     DefaultConfig,
     /// Take a Snowflake id apart: when and where it was made
     ///
     /// The layout of the configuration is used, so it must be that of the cluster the id is from.
     Decode {
         /// The id, in decimal digits
-        #[arg(value_name = "ID")]
+        #[arg(value_name = "ID", value_parser = id, allow_negative_numbers = true)]
         id: u64,
     },
     /// Ask the server of this configuration for a PING: exit 0 when it serves, 1 when not
+    ///
+    /// A server that wants a login before it says anything counts as alive.
     Healthcheck,
     /// Make a restored or failed-over database safe, with all nodes stopped
     ///
@@ -99,14 +117,35 @@ enum Command {
         skip: u64,
     },
     /// Print completions for a shell
-    #[command(after_help = "For bash: idgen completions bash > /etc/bash_completion.d/idgen")]
+    #[command(
+        help_template = "{about-with-newline}\n{usage-heading} {usage}\n\nArguments:\n{positionals}{after-help}",
+        override_usage = "idgen completions <SHELL>",
+        after_help = "For bash: idgen completions bash > /etc/bash_completion.d/idgen"
+    )]
     Completions {
         /// The shell
         shell: Shell,
     },
     /// Print the manual page
-    #[command(after_help = "To read it: idgen man | man -l -")]
+    #[command(help_template = PLAIN_HELP, override_usage = "idgen man", after_help = "To read it: idgen man | man -l -")]
     Man,
+}
+
+/// Which configuration a command looks at.
+#[derive(Debug, Default, Args)]
+struct Checked {
+    /// The configuration file, as with --config
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+fn folder(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("name a folder, such as ./idgen-data".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+fn id(text: &str) -> Result<u64, String> {
+    let id = text.parse().ok().filter(|id| (1..=MAX_ID).contains(id));
+    id.ok_or_else(|| format!("an id is an integer from 1 to {MAX_ID}"))
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {
@@ -158,29 +197,44 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli, environment: Environment, out: &mut impl Write) -> Result<(), Failure> {
-    let load = || Config::load(&sources(&cli.options, environment), SystemClock.wall());
-    match cli.command.unwrap_or(Command::Serve) {
+fn run(mut cli: Cli, environment: Environment, out: &mut impl Write) -> Result<(), Failure> {
+    let command = cli.command.take().unwrap_or(Command::Serve);
+    if let Command::CheckConfig(Checked { file: Some(file) }) | Command::PrintConfig(Checked { file: Some(file) }) =
+        &command
+        && let Some(other) = cli.options.config.replace(file.clone())
+    {
+        let text = format!("two configuration files are named, {} and {}", file.display(), other.display());
+        return Err(Failure(text, 2));
+    }
+    let sources = sources(&cli.options, environment);
+    let load = || Config::load(&sources, SystemClock.wall());
+    match command {
         Command::Serve => app::serve(load()?)?,
         Command::Init => app::init(&load()?)?,
         Command::AfterRestore { skip } => app::after_restore(&load()?, skip)?,
-        Command::CheckConfig => {
+        Command::CheckConfig(_) => {
             load()?;
             writeln!(out, "The configuration can be used.")?;
         }
-        Command::PrintConfig => out.write_all(load()?.print().as_bytes())?,
+        Command::PrintConfig(_) => out.write_all(load()?.print().as_bytes())?,
         Command::DefaultConfig => out.write_all(config::DEFAULTS.as_bytes())?,
         Command::Decode { id } => {
             let text = decode::explain(&load()?, id).map_err(|text| Failure(text, 1))?;
             out.write_all(text.as_bytes())?;
         }
         Command::Healthcheck => {
-            let text = healthcheck::ask(&load()?).map_err(|text| Failure(text, 1))?;
+            let text = healthcheck::ask(&Config::listener(&sources)?).map_err(|text| Failure(text, 1))?;
             writeln!(out, "{text}")?;
         }
-        Command::Completions { shell } => clap_complete::generate(shell, &mut Cli::command(), "idgen", out),
-        Command::Man => clap_mangen::Man::new(Cli::command()).render(out)?,
+        Command::Completions { shell } => {
+            // The generator panics where it can't write.
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "idgen", &mut text);
+            out.write_all(&text)?;
+        }
+        Command::Man => out.write_all(&manual::page(Cli::command(), AFTER_HELP)?)?,
     }
+    out.flush()?;
     Ok(())
 }
 
@@ -190,6 +244,9 @@ fn sources(options: &Options, environment: Environment) -> Sources {
         options.set.iter().map(|(key, text)| ("--set".to_owned(), key.clone(), text.clone())).collect();
     if let Some(addr) = &options.addr {
         flags.push(("--addr".to_owned(), "server.addr".to_owned(), addr.clone()));
+    }
+    if let Some(addr) = &options.admin_addr {
+        flags.push(("--admin-addr".to_owned(), "admin.addr".to_owned(), addr.clone()));
     }
     if let Some(folder) = &options.data {
         let dsn = format!("sqlite://{}/idgen.db", folder.trim_end_matches('/'));
@@ -230,20 +287,31 @@ mod tests {
 
     #[test]
     fn wrong_usage_exits_with_2() {
-        for args in
-            [&["idgen", "--set", "addr"][..], &["idgen", "decode", "x"], &["idgen", "fly"], &["idgen", "--set", "a=b"]]
-        {
-            assert_eq!(Cli::try_parse_from(args).expect_err("refused").exit_code(), 2, "{args:?}");
+        for (args, text) in [
+            (&["--set", "addr"][..], "SECTION.KEY=VALUE"),
+            (&["decode", "x"], "an id is an integer from 1 to 9223372036854775807"),
+            (&["decode", "0"], "an id is an integer from 1 to"),
+            (&["decode", "-5"], "an id is an integer from 1 to"),
+            (&["decode", "9223372036854775808"], "an id is an integer from 1 to"),
+            (&["fly"], "fly"),
+            (&["--set", "a=b"], "SECTION.KEY"),
+            (&["--data", ""], "name a folder"),
+        ] {
+            let error = Cli::try_parse_from([&["idgen"], args].concat()).expect_err("refused");
+            assert_eq!(error.exit_code(), 2, "{args:?}");
+            assert!(error.to_string().contains(text), "{error}");
         }
     }
 
     #[test]
     fn flags_are_the_strongest_layer_and_are_named_as_origins() {
-        let args = ["print-config", "--data", "/srv/ids/", "--set", "server.max_count=7", "--set", "log.level=warn"];
+        let args =
+            ["print-config", "--data", "/srv/ids/", "--set", "server.max_count=7", "--admin-addr", "127.0.0.1:9"];
         let text = output(&args).expect("printed");
         for line in [
             "dsn: \"sqlite:///srv/ids/idgen.db\" # flag --data",
-            "max_count: \"7\" # flag --set",
+            "max_count: 7 # flag --set",
+            "addr: \"127.0.0.1:9\" # flag --admin-addr",
             "max_clients: 10000 # default",
         ] {
             let found = text.lines().any(|given| given.split_whitespace().collect::<Vec<_>>().join(" ") == line);
@@ -271,7 +339,53 @@ mod tests {
     #[test]
     fn completions_and_the_manual_page_are_printed() {
         assert!(output(&["completions", "bash"]).expect("printed").contains("_idgen"));
-        assert!(output(&["man"]).expect("printed").contains(".TH idgen"));
+        let page = output(&["man"]).expect("printed");
+        for text in
+            [".TH idgen", "idgen after\\-restore", "\\-\\-skip", ".SH EXAMPLES", "Any Redis client", "IDGET order"]
+        {
+            assert!(page.to_lowercase().contains(&text.to_lowercase()), "{text} is missing in\n{page}");
+        }
+        assert!(!page.contains("(1)") && !page.contains("EXTRA"), "{page}");
         assert_eq!(output(&["default-config"]).expect("printed"), config::DEFAULTS);
+    }
+
+    #[test]
+    fn the_file_to_check_may_be_named_without_an_option() {
+        let file = tempfile::Builder::new().suffix(".yaml").tempfile().expect("a file");
+        std::fs::write(file.path(), "server: { max_count: 3 }").expect("written");
+        let path = file.path().to_str().expect("text");
+        assert!(output(&["print-config", path]).expect("printed").contains("max_count: 3 "));
+        assert!(output(&["check-config", path]).is_ok());
+        assert_eq!(output(&["check-config", path, "--config", path]).expect_err("refused").1, 2);
+    }
+
+    #[test]
+    fn commands_that_look_at_no_configuration_offer_no_options_for_it() {
+        for name in ["man", "completions", "default-config"] {
+            let help = Cli::try_parse_from(["idgen", name, "--help"]).expect_err("help").to_string();
+            assert!(help.contains(&format!("idgen {name}")) && !help.contains("--data"), "{help}");
+        }
+        assert!(Cli::try_parse_from(["idgen", "decode", "--help"]).expect_err("help").to_string().contains("--set"));
+    }
+
+    /// A disk without space.
+    struct Full;
+
+    impl Write for Full {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn output_that_can_not_be_written_is_a_failure_and_no_panic() {
+        for args in [&["idgen", "completions", "fish"][..], &["idgen", "man"], &["idgen", "default-config"]] {
+            let cli = Cli::try_parse_from(args).expect("usage");
+            assert_eq!(run(cli, Environment::default(), &mut Full).expect_err("full").1, 1, "{args:?}");
+        }
     }
 }

@@ -60,9 +60,7 @@ impl Config {
     /// In words, naming the key and the fix.
     pub fn validate(&self) -> Result<(), String> {
         let fix = "write a level such as info, or levels by part such as \"info,idgen::store=debug\"";
-        filter(&self.level)
-            .map(drop)
-            .map_err(|error| format!("log.level: {:?} is not a level: {error}; {fix}", self.level))
+        filter(&self.level).map(drop).map_err(|error| format!("log.level: {error}; {fix}"))
     }
 }
 
@@ -70,11 +68,16 @@ fn filter(level: &str) -> Result<EnvFilter, String> {
     if level.trim().is_empty() {
         return Err("it is empty".into());
     }
-    // A filter takes any word for the name of a part; a bare word that is no level is a slip of the pen.
-    for part in level.split(',').filter(|part| !part.contains(['=', '['])) {
-        part.trim().parse::<tracing_subscriber::filter::LevelFilter>().map_err(|_| format!("{part:?} is unknown"))?;
+    // A filter takes any word for the name of a part, and numbers for levels; a bare word that is no level and a number
+    // are slips of the pen.
+    for part in level.split(',').map(str::trim).filter(|part| !part.contains('[')) {
+        let word = part.rsplit('=').next().unwrap_or_default().trim();
+        let number = word.parse::<u64>().is_ok();
+        if number || word.parse::<tracing_subscriber::filter::LevelFilter>().is_err() {
+            return Err(format!("{word:?} is not a level"));
+        }
     }
-    EnvFilter::builder().parse(level).map_err(|error| error.to_string())
+    EnvFilter::builder().parse(level).map_err(|error| format!("{level:?} can't be used: {error}"))
 }
 
 /// The log of the process. Dropping it waits shortly for the last lines.
@@ -363,7 +366,7 @@ mod tests {
         let with = |level: &str| Config { level: level.into(), ..Config::default() }.validate();
         assert_eq!(with("info"), Ok(()));
         assert_eq!(with("warn,idgen::store=debug"), Ok(()));
-        for bad in ["loud", "info,idgen=loud", ""] {
+        for bad in ["loud", "info,idgen=loud", "", "3", "info,idgen=3"] {
             assert!(with(bad).expect_err("refused").starts_with("log.level: "), "{bad:?}");
         }
     }

@@ -37,6 +37,8 @@ pub fn find(name: &str) -> Option<&'static Key> {
 
 /// The key that `name` was most likely meant to be.
 pub fn nearest(name: &str) -> Option<&'static str> {
+    let name = name.to_lowercase();
+    let name = name.as_str();
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
     let distance = |key: &Key| {
         // A right key in the wrong section is nearer than any other.
@@ -116,7 +118,7 @@ mod tests {
     fn the_nearest_key_is_found() {
         assert_eq!(nearest("server.adress"), Some("server.addr"));
         assert_eq!(nearest("server.max_step"), Some("segment.max_step"));
-        assert_eq!(nearest("Server.Addr"), Some("server.addr"));
+        assert_eq!(nearest("SERVER.ADDR"), Some("server.addr"));
         assert_eq!(nearest("zzz.qqqqqqqqq"), None);
     }
 }

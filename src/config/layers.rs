@@ -11,7 +11,7 @@ use config::{File, FileFormat, Map, Source, Value, ValueKind};
 
 use super::defaults::{self, Key};
 use super::place::Environment;
-use super::{Problem, Sections};
+use super::{Problem, Sections, entries, lines};
 
 /// The file that is read when nobody names one, if it exists.
 pub const DEFAULT_FILE: &str = "/etc/idgen/idgen.yaml";
@@ -24,6 +24,9 @@ const PREFIX: &str = "IDGEN__";
 
 /// Keys whose values may hold a secret: never shown, and also to be had from a file named by the key with `_file`.
 const SECRETS: [&str; 2] = ["database.dsn", "auth.users"];
+
+/// What problems with the file as a whole are told of.
+pub const FILE: &str = "configuration file";
 
 /// What a file holds: sections by name.
 type Tree = Map<String, Value>;
@@ -52,24 +55,28 @@ impl Default for Sources {
 pub enum Origin {
     /// Nobody set it.
     Default,
-    /// A configuration file.
-    File(PathBuf),
+    /// A configuration file, and the line where that is known.
+    File(PathBuf, Option<usize>),
     /// An environment variable.
     Variable(String),
     /// A flag of the command line.
     Flag(String),
     /// The file that the setting in the second place names.
     Secret(PathBuf, Box<Origin>),
+    /// The preset of this name.
+    Preset(String),
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
-            Self::File(path) => write!(f, "file {}", path.display()),
+            Self::File(path, None) => write!(f, "file {}", path.display()),
+            Self::File(path, Some(line)) => write!(f, "file {}:{line}", path.display()),
             Self::Variable(name) => write!(f, "variable {name}"),
             Self::Flag(name) => write!(f, "flag {name}"),
             Self::Secret(path, by) => write!(f, "file {}, named by {by}", path.display()),
+            Self::Preset(name) => write!(f, "preset {name}"),
         }
     }
 }
@@ -105,13 +112,14 @@ pub fn is_secret(key: &str) -> bool {
 pub fn read(sources: &Sources) -> Layers {
     let (mut layers, mut settings) = (Layers::default(), Vec::new());
     match file(sources) {
-        Ok(Some((path, sections))) => {
-            from_file(&path, sections, &mut settings, &mut layers.problems);
+        Ok(Some((path, text, sections))) => {
+            from_file(&path, &text, sections, &mut settings, &mut layers.problems);
             layers.file = Some(path);
         }
         Ok(None) => {}
         Err(problem) => layers.problems.push(problem),
     }
+    layers.problems.extend(sources.environment.iter().filter_map(|(name, _)| misspelt(name)));
     let mut texts: Vec<_> = sources.environment.iter().filter_map(variable).collect();
     texts.extend(sources.flags.iter().map(|(flag, key, text)| (key.clone(), text.clone(), Origin::Flag(flag.clone()))));
     for (key, text, origin) in texts {
@@ -121,8 +129,8 @@ pub fn read(sources: &Sources) -> Layers {
         }
     }
     for setting in settings {
-        match resolve(setting).and_then(|setting| check(&setting).map(|()| setting)) {
-            Ok(setting) => layers.settings.push(setting),
+        match resolve(setting) {
+            Ok(setting) => layers.settings.extend(check(setting, &mut layers.problems)),
             Err(problem) => layers.problems.push(*problem),
         }
     }
@@ -150,12 +158,26 @@ fn variable((name, text): (&str, &str)) -> Option<(String, String, Origin)> {
     Some((key, text.to_owned(), Origin::Variable(name.to_owned())))
 }
 
+/// What is wrong with a variable that is one underscore short of setting a key: nothing would come of it. Names that mean
+/// no key are left alone.
+fn misspelt(name: &str) -> Option<Problem> {
+    if name.starts_with(PREFIX) {
+        return None;
+    }
+    let flat = name.strip_prefix("IDGEN_")?.to_lowercase().replace("__", "_");
+    let secrets = SECRETS.iter().map(|key| format!("{key}_file"));
+    let key =
+        defaults::keys().iter().map(|key| key.name.clone()).chain(secrets).find(|key| key.replace('.', "_") == flat)?;
+    let meant = format!("did you mean {PREFIX}{}?", key.to_uppercase().replace('.', "__"));
+    Some(Problem::new(name, "this variable sets nothing").fix(meant))
+}
+
 fn has_password(text: &str) -> bool {
     text.contains('@')
 }
 
-/// The configuration file and its sections; `None` when there is none and none was named.
-fn file(sources: &Sources) -> Result<Option<(PathBuf, Tree)>, Problem> {
+/// The configuration file, its text and its sections; `None` when there is none and none was named.
+fn file(sources: &Sources) -> Result<Option<(PathBuf, String, Tree)>, Problem> {
     let variable = sources.environment.get("IDGEN_CONFIG").map(PathBuf::from);
     let (path, origin) = match (&sources.file, variable) {
         (Some(path), _) => (path.clone(), Origin::Flag("--config".into())),
@@ -164,7 +186,7 @@ fn file(sources: &Sources) -> Result<Option<(PathBuf, Tree)>, Problem> {
         (None, None) => return Ok(None),
     };
     let shown = path.display();
-    let problem = |text: String, fix: &str| Problem::new("configuration file", text).set_by(origin.clone()).fix(fix);
+    let problem = |text: String, fix: &str| Problem::new(FILE, text).set_by(origin.clone()).fix(fix);
     let text = match bounded(&path) {
         Ok(text) => text,
         Err(error) => {
@@ -182,11 +204,22 @@ fn file(sources: &Sources) -> Result<Option<(PathBuf, Tree)>, Problem> {
         }
     };
     match File::from_str(&text, format).collect() {
-        Ok(sections) => Ok(Some((path, sections))),
+        Ok(sections) => Ok(Some((path, text, sections))),
         Err(error) => {
-            Err(problem(format!("{shown}: {error}"), "`idgen default-config` prints a complete file to start from"))
+            let text = format!("{shown}: {}", plain(&error.to_string()));
+            Err(problem(text, "`idgen default-config` prints a complete file to start from"))
         }
     }
+}
+
+/// What the YAML reader says of a key that stands there twice, without the names of its types.
+fn plain(error: &str) -> String {
+    let twice = error.split_once("String(\"").and_then(|(before, rest)| {
+        let (key, after) = rest.split_once("\"): duplicated key")?;
+        let place = after.find("line").and_then(|at| after.get(at..)).unwrap_or(after);
+        Some(format!("{before}the key {key} stands there twice: {}", place.trim()))
+    });
+    twice.unwrap_or_else(|| error.to_owned())
 }
 
 fn bounded(path: &Path) -> std::io::Result<String> {
@@ -202,22 +235,34 @@ fn bounded(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-fn from_file(path: &Path, sections: Tree, settings: &mut Vec<Setting>, problems: &mut Vec<Problem>) {
-    let origin = Origin::File(path.to_owned());
-    let mut sections: Vec<_> = sections.into_iter().collect();
-    sections.sort_by(|(a, _), (b, _)| a.cmp(b));
+fn from_file(path: &Path, text: &str, sections: Tree, settings: &mut Vec<Setting>, problems: &mut Vec<Problem>) {
+    let origin = |section: &str, key: Option<&str>| Origin::File(path.to_owned(), lines::find(text, section, key));
+    // In the order of the file where lines are known, else by name: a map has none of its own.
+    let line = |origin: &Origin| if let Origin::File(_, Some(line)) = origin { *line } else { usize::MAX };
+    let (mut found, mut wrong) = (Vec::new(), Vec::new());
     for (section, value) in sections {
+        let known = defaults::keys().iter().any(|key| key.name.starts_with(&format!("{section}.")));
+        let origin_of_section = origin(&section, None);
         match value.kind {
-            ValueKind::Table(keys) => settings.extend(keys.into_iter().map(|(key, value)| Setting {
-                key: format!("{section}.{key}"),
-                value,
-                origin: origin.clone(),
-            })),
             // A section with all its keys commented out.
-            ValueKind::Nil if defaults::keys().iter().any(|key| key.name.starts_with(&format!("{section}."))) => {}
-            _ => problems.push(unknown(&section, origin.clone())),
+            ValueKind::Nil if known => {}
+            ValueKind::Table(keys) if known || !keys.is_empty() => {
+                found.extend(keys.into_iter().map(|(key, value)| {
+                    let origin = origin(&section, Some(&key));
+                    Setting { key: format!("{section}.{key}"), value, origin }
+                }));
+            }
+            _ if known => {
+                let problem = Problem::new(&section, format!("{} is not a section", show(&value)));
+                wrong.push(problem.set_by(origin_of_section).fix(format!("write its keys below {section}:, indented")));
+            }
+            _ => wrong.push(unknown(&section, origin_of_section)),
         }
     }
+    found.sort_by(|a, b| (line(&a.origin), &a.key).cmp(&(line(&b.origin), &b.key)));
+    wrong.sort_by(|a, b| (line(&a.origin), &a.key).cmp(&(line(&b.origin), &b.key)));
+    settings.extend(found);
+    problems.extend(wrong);
 }
 
 /// `text` as a value of the kind that `key` has.
@@ -251,26 +296,40 @@ fn resolve(setting: Setting) -> Result<Setting, Box<Problem>> {
     Ok(Setting { key: key.to_owned(), value, origin: Origin::Secret(path.clone(), Box::new(setting.origin.clone())) })
 }
 
-/// Whether the key is known and the value is one its section takes.
-fn check(setting: &Setting) -> Result<(), Box<Problem>> {
+/// The setting, if its key is known and its section takes the value; of a list the entries that can be used, so that what
+/// else is wrong with them is told in the same run.
+fn check(mut setting: Setting, problems: &mut Vec<Problem>) -> Option<Setting> {
     // The section is only known so far as to say why it can't be had.
     if setting.key == "etcd.endpoints" {
-        return Ok(());
+        return Some(setting);
     }
     let Some(key) = defaults::find(&setting.key) else {
-        return Err(Box::new(unknown(&setting.key, setting.origin.clone())));
+        problems.push(unknown(&setting.key, setting.origin));
+        return None;
     };
     let shown = || if is_secret(&key.name) { "the value".to_owned() } else { show(&setting.value) };
-    let problem = |text: String| Box::new(Problem::new(&key.name, text).set_by(setting.origin.clone()).fix(&*key.doc));
+    let mut complain = |text: String| {
+        problems.push(Problem::new(&key.name, text).set_by(setting.origin.clone()).fix(&*key.doc));
+    };
     if let Some(expected) = misfit(key, &setting.value.kind) {
-        return Err(problem(format!("{} is not {expected}", shown())));
+        complain(format!("{} is not {expected}", shown()));
+        return None;
     }
-    let told = sections([setting]).try_deserialize::<Sections>().err().map(|error| reason(key, &shown(), &error));
-    match told {
-        None => Ok(()),
-        Some(text) if is_secret(&key.name) => Err(problem(redacted(&text))),
-        Some(text) => Err(problem(text)),
-    }
+    let Err(error) = sections([&setting]).try_deserialize::<Sections>() else { return Some(setting) };
+    let ValueKind::Array(items) = &setting.value.kind else {
+        let text = reason(key, &shown(), &error);
+        complain(if is_secret(&key.name) { redacted(&text) } else { text });
+        return None;
+    };
+    let (usable, texts) = entries::sort(&setting, items);
+    // What the key is, once behind the last.
+    let last = texts.len().saturating_sub(1);
+    problems.extend(texts.into_iter().enumerate().map(|(at, text)| {
+        let problem = Problem::new(&key.name, text).set_by(setting.origin.clone());
+        if at == last { problem.fix(&*key.doc) } else { problem }
+    }));
+    setting.value = Value::from(usable);
+    Some(setting)
 }
 
 /// `text` without what stands in quotes, where a part of a secret might be.
@@ -281,14 +340,15 @@ fn redacted(text: &str) -> String {
 
 /// What is wrong with a value in a person's words; `error` is the deserializer's.
 fn reason(key: &Key, shown: &str, error: &config::ConfigError) -> String {
+    if is_duration(&key.text) {
+        let example = if key.text == "0s" { "10s" } else { &key.text };
+        return format!("{shown} is not a duration with a unit, such as {example}");
+    }
+    if let ValueKind::I64(_) = key.value.kind {
+        return format!("{shown} is too small or too large");
+    }
     let text = error.to_string();
     let text = text.split(" for key `").next().unwrap_or_default();
-    if is_duration(&key.text) {
-        return format!(
-            "{shown} is not a duration with a unit, such as {}: {text}",
-            if key.text == "0s" { "10s" } else { &key.text }
-        );
-    }
     if text.starts_with("enum ") {
         return format!("{shown} is none of the values it may have");
     }

@@ -14,7 +14,9 @@ use crate::clock::Wall;
 use crate::{acl, admin, engine, router, server, store, telemetry};
 
 mod defaults;
+mod entries;
 mod layers;
+mod lines;
 mod place;
 mod print;
 mod tags;
@@ -94,17 +96,48 @@ impl Config {
         };
         let host = Host::of(&sources.environment, &hostname());
         let color = sources.environment.get("NO_COLOR").is_none();
-        let config = Self { sections, host, color, file, values };
+        let mut config = Self { sections, host, color, file, values };
         let etcd = etcd
             .filter(|endpoints| !matches!(&endpoints.value.kind, config::ValueKind::Array(list) if list.is_empty()));
         if let Some(endpoints) = etcd {
             problems.push(validate::etcd(&config).set_by(endpoints.origin));
         }
-        for problem in validate::all(&config, wall) {
+        for problem in validate::all(&config, wall, &problems) {
             let origin = config.origin(&problem.key);
             problems.push(problem.set_by(origin));
         }
-        if problems.is_empty() { Ok(config) } else { Err(Error(problems)) }
+        if !problems.is_empty() {
+            return Err(Error(problems));
+        }
+        config.expand_preset();
+        Ok(config)
+    }
+
+    /// Where the server of this configuration listens: the section `server` as far as that. Nothing else is looked at, since
+    /// whoever only asks a server needs no more.
+    ///
+    /// # Errors
+    /// What is wrong with the file or with these keys.
+    pub fn listener(sources: &Sources) -> Result<server::Config, Error> {
+        let layers = layers::read(sources);
+        let of_listener = |key: &str| ["server.addr", "server.unix_socket", layers::FILE].contains(&key);
+        let problems: Vec<_> = layers.problems.into_iter().filter(|problem| of_listener(&problem.key)).collect();
+        if !problems.is_empty() {
+            return Err(Error(problems));
+        }
+        let settings = layers.settings.iter().filter(|setting| of_listener(&setting.key));
+        let sections = layers::sections(settings).try_deserialize::<Sections>();
+        sections.map(|sections| sections.server).map_err(|error| Error(vec![Problem::new("server", error.to_string())]))
+    }
+
+    /// Notes the widths that a preset stands for, so that what is shown is what holds.
+    fn expand_preset(&mut self) {
+        let preset = &self.sections.snowflake.preset;
+        for (key, width) in self.sections.snowflake.preset_widths() {
+            let origin = Origin::Preset(preset.clone());
+            let setting = layers::Setting { key: key.to_owned(), value: i64::from(width).into(), origin };
+            self.values.insert(key.to_owned(), setting);
+        }
     }
 
     /// Where the value of `key` (`section.key`) comes from.

@@ -9,11 +9,11 @@ use crate::store::EngineKind;
 
 pub fn check(config: &router::Config, problems: &mut Vec<Problem>) {
     let mut complain = |key: String, text: String, fix: &str| problems.push(Problem::new(key, text).fix(fix));
-    for (at, rule) in config.rules.iter().enumerate() {
+    for rule in &config.rules {
         if let Some(text) = bad_glob(&rule.pattern) {
             complain(
                 "tags.rules".into(),
-                format!("match of rule {}: {text}", at + 1),
+                format!("match {:?}: {text}", rule.pattern),
                 "write a glob such as \"orders.*\"",
             );
         }

@@ -120,7 +120,7 @@ fn stronger_layers_win_and_each_value_knows_its_origin() {
     assert_eq!(config.server.wait_max, std::time::Duration::from_secs(3));
     assert_eq!(config.origin("server.max_count"), Origin::Flag("--set".into()));
     assert_eq!(config.origin("server.max_clients"), Origin::Variable("IDGEN__SERVER__MAX_CLIENTS".into()));
-    assert_eq!(config.origin("server.wait_max"), Origin::File(folder.path().join("a.toml")));
+    assert_eq!(config.origin("server.wait_max"), Origin::File(folder.path().join("a.toml"), Some(4)));
     assert_eq!(config.origin("server.addr"), Origin::Default);
 }
 
@@ -165,6 +165,81 @@ fn variables_of_others_disturb_nothing() {
     let config =
         with_variables([("IDGEN_PORT", "tcp://10.0.0.1:6390"), ("IDGEN_SERVICE_HOST", "10.0.0.1"), ("IDGEN", "")]);
     assert_eq!(config.expect("valid").server.addr, "127.0.0.1:6390");
+}
+
+#[test]
+fn a_variable_with_one_underscore_too_few_is_told() {
+    for (given, meant) in [
+        ("IDGEN_SERVER_ADDR", "did you mean IDGEN__SERVER__ADDR?"),
+        ("IDGEN_SERVER__MAX_COUNT", "did you mean IDGEN__SERVER__MAX_COUNT?"),
+        ("IDGEN_DATABASE_DSN_FILE", "did you mean IDGEN__DATABASE__DSN_FILE?"),
+    ] {
+        says(&refused(with_variables([(given, "127.0.0.1:1")])), &[given, meant]);
+    }
+}
+
+#[test]
+fn problems_stand_in_the_order_of_the_file_with_their_lines() {
+    let yaml = "log:\n  level: 3\nserver:\n  wait_max: 5\n  # c\n  adr: x\n  max_count: x\n  zz: 1\n";
+    let text = refused(load_yaml(yaml));
+    let heads: Vec<_> = text.lines().filter(|line| !line.starts_with(' ')).collect();
+    let keys: Vec<_> = heads.iter().filter_map(|line| line.split(':').next()).collect();
+    assert_eq!(keys, ["server.wait_max", "server.adr", "server.max_count", "server.zz", "log.level"], "{text}");
+    says(&text, &["idgen.yaml:2", "idgen.yaml:4", "idgen.yaml:6", "\"3\" is not a level"]);
+}
+
+#[test]
+fn every_entry_of_a_list_is_told_in_the_words_of_the_file() {
+    let yaml = "tags: { declared: [ { tag: \"a b\" }, { tag: c, engin: segment, step: many }, order, { engine: x } ] }";
+    let text = refused(load_yaml(yaml));
+    says(
+        &text,
+        &[
+            "\"a b\": a tag is",
+            "entry 2 (\"c\"): engin is no key of it; there are tag, engine",
+            "entry 2 (\"c\"): step: \"many\" is not a whole number",
+            "entry 3: \"order\" is not a group of keys, such as { tag: order",
+            "entry 4: engine: \"x\" is none of the values",
+        ],
+    );
+    assert!(!text.contains("struct"), "{text}");
+    says(&refused(load_yaml("tags: { rules: [ { match: \"*\" } ] }")), &["entry 1 (\"*\"): engine is missing"]);
+    let text =
+        refused(load_yaml("server: { addr: \"0.0.0.0:1\" }\nauth: { users: [ { name: a, token_sha256: c4 } ] }"));
+    says(&text, &["auth.users: entry 1 (\"a\"): token_sha256: the value is not a list"]);
+    assert!(!text.contains("c4") && !text.contains("no users"), "{text}");
+}
+
+#[test]
+fn a_section_that_is_none_and_keys_given_twice_are_told() {
+    says(&refused(load_yaml("server: 5\n")), &["server: 5 is not a section", "write its keys below server:"]);
+    says(&refused(load_yaml("SERVER:\n  ADDR: x\n")), &["SERVER.ADDR: unknown key", "did you mean server.addr?"]);
+    says(&refused(load_yaml("segmant: {}\n")), &["segmant: unknown key"]);
+    let text = refused(load_yaml("server:\n  addr: \"127.0.0.1:1\"\n  addr: \"127.0.0.1:2\"\n"));
+    says(&text, &["the key addr stands there twice: line 3"]);
+}
+
+#[test]
+fn a_preset_stands_alone_and_its_widths_are_shown() {
+    let text = refused(load_yaml("snowflake:\n  preset: js53\n  worker_bits: 6\n"));
+    says(
+        &text,
+        &["snowflake.worker_bits: 6", "snowflake.preset js53", "leave out snowflake.worker_bits or snowflake.preset"],
+    );
+    let printed = load_yaml("snowflake: { preset: js53 }").expect("valid").print();
+    let squeezed = printed.split_whitespace().collect::<Vec<_>>().join(" ");
+    says(&squeezed, &["datacenter_bits: 0 # preset js53", "sequence_bits: 7 # preset js53"]);
+    assert!(load_yaml(&printed).is_ok(), "{printed}");
+}
+
+#[test]
+fn whoever_only_asks_a_server_needs_its_address_alone() {
+    let (_folder, mut sources) =
+        with_file("idgen.yaml", "server: { addr: \"0.0.0.0:7\", max_count: x }\nnonsense: 1\n");
+    assert_eq!(Config::listener(&sources).expect("an address").addr, "0.0.0.0:7");
+    sources.file = Some("/nonexistent/idgen.yaml".into());
+    assert!(Config::listener(&sources).is_err());
+    assert_eq!(Config::listener(&none()).expect("the default").addr, "127.0.0.1:6390");
 }
 
 #[test]
@@ -273,7 +348,7 @@ fn numbers_out_of_bounds_are_refused() {
 #[test]
 fn tags_and_rules_are_checked() {
     for (tags, words) in [
-        ("rules: [ { match: \"a b\", engine: segment } ]", ["tags.rules", "match of rule 1"]),
+        ("rules: [ { match: \"a b\", engine: segment } ]", ["tags.rules", "match \"a b\""]),
         ("rules: [ { match: \"\", engine: segment } ]", ["tags.rules", "1 to 128 bytes"]),
         ("declared: [ { tag: \"a b\" } ]", ["tags.declared", "\"a b\""]),
         ("declared: [ { tag: a }, { tag: a } ]", ["tags.declared", "declared twice"]),
@@ -330,6 +405,11 @@ fn the_printed_configuration_loads_again() {
     let printed = config.expect("valid").print();
     let again = load_yaml(&printed).expect("valid");
     assert_eq!((again.server.max_count, again.tags.rules.len()), (5, 1));
+    let texts =
+        [("IDGEN__SERVER__MAX_COUNT", "5"), ("IDGEN__SERVER__WAIT_MAX", "300ms"), ("IDGEN__LOG__LEVEL", "warn")];
+    let printed_texts = with_variables(texts).expect("valid").print();
+    says(&printed_texts, &["max_count: 5 ", "wait_max: 300ms ", "level: \"warn\" "]);
+    assert_eq!(load_yaml(&printed_texts).expect("valid").server.max_count, 5);
     assert_eq!(again.tags.rules[0].pattern, "x*");
     says(&printed, &["max_count: 5", "# file ", "# default"]);
 }

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{Config, Problem, defaults, tags};
+use super::{Config, Problem, defaults, layers, tags};
 use crate::acl::Users;
 use crate::clock::Wall;
 
@@ -15,10 +15,14 @@ const MAX_SOCKET_PATH: usize = 107;
 /// The longest silence or age of a connection that is a setting and not a slip of the pen.
 const LONG: Duration = Duration::from_hours(30 * 24);
 
-/// Every problem of `config`, which may be none.
-pub fn all(config: &Config, wall: Wall) -> Vec<Problem> {
+/// Every problem of `config`, which may be none. `known` are those of single values, which are left out of `config`.
+pub fn all(config: &Config, wall: Wall, known: &[Problem]) -> Vec<Problem> {
     let mut problems = Vec::new();
-    listeners(config, &mut problems);
+    let users = config.auth.users.iter().any(|user| user.enabled);
+    // Users that can't be used are still meant to be there.
+    let users = users || known.iter().any(|problem| problem.key == "auth.users");
+    listeners(config, users, &mut problems);
+    preset(config, &mut problems);
     bounds(config, &mut problems);
     database(config, &mut problems);
     tags::check(&config.tags, &mut problems);
@@ -64,9 +68,27 @@ pub fn etcd(config: &Config) -> Problem {
         .fix("leave etcd.endpoints empty; worker ids come from the database")
 }
 
-fn listeners(config: &Config, problems: &mut Vec<Problem>) {
+/// A preset and widths that say something else.
+fn preset(config: &Config, problems: &mut Vec<Problem>) {
+    for (key, width) in config.snowflake.preset_widths() {
+        let Some(set) = config.values.get(key) else { continue };
+        // What `print-config` prints says the same twice, and no more.
+        if set.value.clone().into_int().is_ok_and(|value| value == i64::from(width)) {
+            continue;
+        }
+        let preset = &config.snowflake.preset;
+        let text = format!(
+            "{} is set together with snowflake.preset {preset} ({}), which makes it {width}",
+            layers::show(&set.value),
+            config.origin("snowflake.preset")
+        );
+        problems.push(Problem::new(key, text).fix(format!("leave out {key} or snowflake.preset")));
+    }
+}
+
+fn listeners(config: &Config, users: bool, problems: &mut Vec<Problem>) {
     let server = &config.server;
-    let open = server.allow_unauthenticated || config.auth.users.iter().any(|user| user.enabled);
+    let open = server.allow_unauthenticated || users;
     for (key, addr) in [("server.addr", &server.addr), ("admin.addr", &config.admin.addr)] {
         if !addr.is_empty() {
             problems.extend(address(key, addr, open));

@@ -32,7 +32,7 @@ pub enum Identity {
 pub enum IdentityError {
     /// It was made with another value: a matter of configuration, exit code 78.
     #[error(
-        "{key} is {wanted} here, but this database was made with {stored}; ids would repeat: set it to {stored}, or use another database"
+        "{key} is {wanted} here, but this database was made with {stored}; ids would repeat: {fix}, or use another database"
     )]
     Mismatch {
         /// The key of the configuration.
@@ -41,6 +41,8 @@ pub enum IdentityError {
         stored: String,
         /// What the node brings.
         wanted: String,
+        /// What makes the node fit.
+        fix: String,
     },
     /// The database could not be asked.
     #[error("the identity of the database can't be read: {0}")]
@@ -84,10 +86,26 @@ pub async fn ensure(
     ];
     for (key, stored, wanted) in compared {
         if stored != wanted {
-            return Err(IdentityError::Mismatch { key, stored, wanted });
+            let fix = layout_keys(&stored).unwrap_or_else(|| format!("set it to {stored}"));
+            return Err(IdentityError::Mismatch { key, stored, wanted, fix });
         }
     }
     row.try_get("cluster").map(Identity::Same).map_err(failed)
+}
+
+/// The keys of the configuration that make the layout of this text; `None` for any other text.
+fn layout_keys(text: &str) -> Option<String> {
+    let (epoch, rest) = text.strip_prefix("epoch=")?.split_once(" bits=")?;
+    let bits: Vec<&str> = rest.split(' ').next()?.split('/').collect();
+    let [timestamp, datacenter, worker, sequence] = bits[..] else { return None };
+    let widths = match [timestamp, datacenter, worker, sequence] {
+        ["41", "0", "5", "7"] => "preset: js53".to_owned(),
+        _ => format!(
+            "timestamp_bits: {timestamp}, datacenter_bits: {datacenter}, worker_bits: {worker}, sequence_bits: {sequence}"
+        ),
+    };
+    let only = if widths.starts_with("preset") { "" } else { " and no preset" };
+    Some(format!("set in the section snowflake {widths}, epoch_millis: {epoch}{only}"))
 }
 
 /// A random (version 4) UUID made of `random`.
@@ -104,7 +122,7 @@ mod tests {
     use crate::store::sqlite::Sqlite;
 
     fn wanted() -> Wanted {
-        Wanted { registry: "sql", datacenter_id: 0, layout: "epoch 1577808000000 bits 41/5/5/12".into() }
+        Wanted { registry: "sql", datacenter_id: 0, layout: "epoch=1577808000000 bits=41/5/5/12 tick=1ms".into() }
     }
 
     async fn nothing(_: &mut SqliteConnection) -> Result<(), sqlx::Error> {
@@ -134,13 +152,25 @@ mod tests {
         for other in [
             Wanted { registry: "etcd", ..wanted() },
             Wanted { datacenter_id: 3, ..wanted() },
-            Wanted { layout: "epoch 1577808000000 bits 41/0/5/7".into(), ..wanted() },
+            Wanted { layout: "epoch=1577808000000 bits=41/0/5/7 tick=1ms".into(), ..wanted() },
         ] {
             let error = ensure(store.pool(), &other, nothing).await.expect_err("a difference");
             let IdentityError::Mismatch { stored, wanted, .. } = &error else { panic!("{error}") };
             assert_ne!(stored, wanted);
             assert!(error.to_string().contains(stored.as_str()) && error.to_string().contains(wanted.as_str()));
         }
+    }
+
+    #[test]
+    fn another_layout_is_told_in_keys_of_the_configuration() {
+        let keys = |bits| layout_keys(&format!("epoch=1577808000000 bits={bits} tick=1ms")).expect("a layout");
+        assert_eq!(keys("41/0/5/7"), "set in the section snowflake preset: js53, epoch_millis: 1577808000000");
+        assert_eq!(
+            keys("41/5/5/12"),
+            "set in the section snowflake timestamp_bits: 41, datacenter_bits: 5, worker_bits: 5, sequence_bits: 12, \
+             epoch_millis: 1577808000000 and no preset"
+        );
+        assert_eq!(layout_keys("sql"), None);
     }
 
     #[test]

@@ -70,22 +70,28 @@ impl Config {
     /// In words, naming the key and the fix.
     pub fn validate(&self) -> Result<(), String> {
         if self.min_step == 0 {
-            return Err("segment.min_step must be 1 or more".into());
+            return Err("segment.min_step must be 1 or more, and is 0".into());
         }
-        if self.max_step < self.min_step || self.max_step > MOST_STEP {
-            return Err(format!("segment.max_step must be segment.min_step to {MOST_STEP}"));
+        let Self { default_step, min_step, max_step, preload_threshold, max_retry, max_refills } = self;
+        if max_step < min_step || *max_step > MOST_STEP {
+            return Err(format!(
+                "segment.max_step must be segment.min_step ({min_step}) to {MOST_STEP}, and is {max_step}: change one of the two"
+            ));
         }
-        if !(self.min_step..=self.max_step).contains(&self.default_step) {
-            return Err("segment.default_step must be segment.min_step to segment.max_step".into());
+        if !(min_step..=max_step).contains(&default_step) {
+            return Err(format!(
+                "segment.default_step must be segment.min_step ({min_step}) to segment.max_step ({max_step}), and is \
+                 {default_step}: set it to a number inside, or change those"
+            ));
         }
-        if !(0.0..=1.0).contains(&self.preload_threshold) {
-            return Err("segment.preload_threshold must be 0 to 1".into());
+        if !(0.0..=1.0).contains(preload_threshold) {
+            return Err(format!("segment.preload_threshold must be 0 to 1, such as 0.8, and is {preload_threshold}"));
         }
-        if self.max_retry > 10 {
-            return Err("segment.max_retry must be 0 to 10".into());
+        if *max_retry > 10 {
+            return Err(format!("segment.max_retry must be 0 to 10, and is {max_retry}"));
         }
-        if !(1..=64).contains(&self.max_refills) {
-            return Err("segment.max_refills must be 1 to 64".into());
+        if !(1..=64).contains(max_refills) {
+            return Err(format!("segment.max_refills must be 1 to 64, and is {max_refills}"));
         }
         Ok(())
     }

@@ -71,6 +71,20 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The widths that the preset puts in the place of the four keys; empty where there is no preset.
+    #[must_use]
+    pub fn preset_widths(&self) -> Vec<(&'static str, u32)> {
+        match self.layout() {
+            Ok(layout) if !self.preset.is_empty() => vec![
+                ("snowflake.timestamp_bits", (layout.max_timestamp() + 1).ilog2()),
+                ("snowflake.datacenter_bits", layout.datacenters().ilog2()),
+                ("snowflake.worker_bits", layout.worker_bits()),
+                ("snowflake.sequence_bits", layout.sequence_bits()),
+            ],
+            _ => Vec::new(),
+        }
+    }
+
     /// The layout that this configuration describes.
     ///
     /// # Errors
@@ -96,9 +110,12 @@ impl Config {
         let layout = self.layout()?;
         self.validate_epoch(layout, wall)?;
         if self.datacenter_id >= layout.datacenters() {
-            let most = layout.datacenters() - 1;
-            let text =
-                format!("{} does not fit: with these widths 0 to {most} do; widen datacenter_bits", self.datacenter_id);
+            let (id, most) = (self.datacenter_id, layout.datacenters() - 1);
+            let text = match (most, self.preset.as_str()) {
+                (0, "") => format!("{id} does not fit: with datacenter_bits 0 it can only be 0; widen datacenter_bits"),
+                (0, preset) => format!("{id} does not fit: the preset {preset} has no datacenter bits; set it to 0"),
+                _ => format!("{id} does not fit: with these widths 0 to {most} do; widen datacenter_bits"),
+            };
             return Err(Problem::new("snowflake.datacenter_id", text));
         }
         for (key, value) in [
@@ -183,6 +200,14 @@ mod tests {
         let js53 = Config { preset: "js53".into(), ..Config::default() };
         assert_eq!(js53.validate(NOW), Ok(()));
         assert_eq!(js53.layout().expect("valid").sequence_bits(), 7);
+        assert_eq!(js53.preset_widths().iter().map(|(_, width)| *width).collect::<Vec<_>>(), [41, 0, 5, 7]);
+        assert_eq!(Config::default().preset_widths(), []);
+    }
+
+    #[test]
+    fn a_datacenter_that_the_preset_has_no_bits_for_is_told_of_the_preset() {
+        let text = problem(|config| (config.preset, config.datacenter_id) = ("js53".into(), 3)).text;
+        assert!(text.contains("the preset js53 has no datacenter bits; set it to 0"), "{text}");
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub struct Opened {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The folder can't be made, read or written.
-    #[error("the data folder {0} can't be used: {1}; make it writable for this user or choose another in database.dsn")]
+    #[error("the data folder {0} can't be used: {trouble}", trouble = trouble(.1))]
     Folder(PathBuf, io::Error),
     /// Another process has the database.
     #[error("the data folder {0} is in use by {1}; stop that process, or give this one another file in database.dsn")]
@@ -143,6 +143,17 @@ impl Place {
         let kind = nix::sys::statfs::statfs(&self.path).ok()?.filesystem_type();
         let memory = matches!(i128::from(kind.0), 0x0102_1994 | 0x8584_58f6);
         memory.then(|| format!("{} is on a file system in memory", self.path.display()))
+    }
+}
+
+/// What keeps a folder from being used, and the fix.
+fn trouble(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+            "it, or what it lies in, is a file; name a folder with --data, or the file of the database in database.dsn"
+                .into()
+        }
+        _ => format!("{error}; make it writable for this user or choose another in database.dsn"),
     }
 }
 
