@@ -4,6 +4,7 @@
 //! the catalogue, and only then clients. Stop: readiness goes, clients finish what was read, the worker id closes, unused
 //! tails go back, the database closes.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -145,9 +146,8 @@ pub fn init(config: &Config) -> Result<(), Error> {
     runtime()?.block_on(async {
         let data = Data::open(config).await?;
         data.guarantee(config).await?;
-        println!("{} {}", if data.created { "created" } else { "ready" }, data.path.display());
         data.store.close().await;
-        Ok(())
+        say(&format!("{} {}", if data.created { "created" } else { "ready" }, data.path.display()))
     })
 }
 
@@ -170,13 +170,17 @@ pub fn after_restore(config: &Config, skip: u64) -> Result<(), Error> {
         let hi = SystemClock.wall().millis().saturating_add(u64::try_from(reach.as_millis()).unwrap_or(u64::MAX));
         let workers = data.registry.raise_all(hi).await.map_err(|error| Error::Failed(error.to_string()))?;
         let tags = data.store.raise_all(skip).await.map_err(|error| Error::Failed(error.text))?;
-        println!(
+        data.store.close().await;
+        say(&format!(
             "raised the counters of {tags} tags by {skip} and the bounds of {workers} worker ids to {}",
             rfc3339(hi)
-        );
-        data.store.close().await;
-        Ok(())
+        ))
     })
+}
+
+/// Writes a line for the person who ran the command.
+fn say(line: &str) -> Result<(), Error> {
+    writeln!(std::io::stdout(), "{line}").map_err(|error| Error::Failed(format!("done, but not said: {error}")))
 }
 
 /// Runs a task without which the node is only half alive: should it panic, the process ends, and is started again whole.
@@ -284,7 +288,7 @@ impl AdminThread {
     fn start(config: &Config, health: &Arc<Health>, metrics: &Arc<Metrics>) -> Result<Self, Error> {
         let failed = |error| {
             let addr = &config.admin.addr;
-            let fix = "choose another address, such as 127.0.0.1:9391, or \"\" for none";
+            let fix = "if another server has this port, choose another with --admin-addr HOST:PORT, or none with ''";
             Error::Failed(format!("admin.addr: cannot listen on {addr}: {error}; {fix}"))
         };
         let stop = CancellationToken::new();
