@@ -149,10 +149,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return end;
             }
             // What was read is answered; what may still come, or was read in part, has not been begun.
-            if self.shared.drain.is_cancelled() {
+            if self.shared.drain.is_cancelled() || self.aged() {
                 return End::Drained;
             }
         }
+    }
+
+    /// Whether the connection has reached its age, as of the last read.
+    fn aged(&self) -> bool {
+        let age = self.shared.config.max_connection_age;
+        !age.is_zero() && self.read_at.since(self.opened) >= age
     }
 
     /// Waits for bytes, with whatever limits on time hold now.
