@@ -1,12 +1,14 @@
 //! The way into the HTTP listener: how many connections, and what each may cost before it has asked for anything.
 //!
-//! A connection's head is read here, within a time and a size, and only a whole one goes on to HTTP. Who speaks another
-//! protocol, most likely Redis' on the wrong port, is told so in one line that its client shows.
+//! A connection's head is read here, within a time and a size, and only a whole one goes on to HTTP. Where all places are
+//! taken, the connection that has kept its head back longest gives its place up: who asks at once, such as a probe, always
+//! gets in. Who speaks another protocol, most likely Redis' on the wrong port, is told so in one line that its client shows.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,8 +18,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Sleep, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
-/// How many connections are held at once; more wait in the system's queue.
+/// How many connections are held at once.
 pub const MAX_CONNECTIONS: usize = 32;
 
 /// The most bytes of a request's head.
@@ -41,23 +44,72 @@ pub struct Gate {
     listener: TcpListener,
     head_time: Duration,
     places: Arc<Semaphore>,
+    reading: Reading,
+    /// Accepted, and still without a place.
+    pending: Option<TcpStream>,
     enter: mpsc::Sender<Entered>,
     entered: mpsc::Receiver<Entered>,
+}
+
+/// The connections whose heads are being read, the oldest first.
+#[derive(Clone, Debug, Default)]
+struct Reading(Arc<Mutex<Heads>>);
+
+#[derive(Debug, Default)]
+struct Heads {
+    begun: u64,
+    open: VecDeque<(u64, CancellationToken)>,
+}
+
+impl Reading {
+    /// Notes one more; its number, and what ends it.
+    fn begin(&self) -> (u64, CancellationToken) {
+        let mut heads = self.lock();
+        heads.begun += 1;
+        let one = (heads.begun, CancellationToken::new());
+        heads.open.push_back(one.clone());
+        one
+    }
+
+    fn end(&self, number: u64) {
+        self.lock().open.retain(|(other, _)| *other != number);
+    }
+
+    fn end_oldest(&self) {
+        if let Some((_, token)) = self.lock().open.pop_front() {
+            token.cancel();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Heads> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Gate {
     /// Lets connections of `listener` in that send a head within `head_time`.
     pub fn new(listener: TcpListener, head_time: Duration) -> Self {
         let (enter, entered) = mpsc::channel(MAX_CONNECTIONS);
-        Self { listener, head_time, places: Arc::new(Semaphore::new(MAX_CONNECTIONS)), enter, entered }
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        Self { listener, head_time, places, reading: Reading::default(), pending: None, enter, entered }
     }
 }
 
-/// The next connection, once there is a place for it.
-async fn arrive(listener: &TcpListener, places: &Arc<Semaphore>) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, place))
+/// Accepts the next connection into `pending`, unless one is there, and waits for a place for it. May be dropped at any
+/// await: what was accepted stays.
+async fn arrive(
+    listener: &TcpListener,
+    pending: &mut Option<TcpStream>,
+    places: &Arc<Semaphore>,
+    reading: &Reading,
+) -> io::Result<OwnedSemaphorePermit> {
+    if pending.is_none() {
+        *pending = Some(listener.accept().await?.0);
+        if places.available_permits() == 0 {
+            reading.end_oldest();
+        }
+    }
+    Arc::clone(places).acquire_owned().await.map_err(io::Error::other)
 }
 
 impl Listener for Gate {
@@ -71,13 +123,14 @@ impl Listener for Gate {
                     let peer = entered.stream.peer_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
                     return (entered, peer);
                 }
-                arrival = arrive(&self.listener, &self.places) => arrival,
+                arrival = arrive(&self.listener, &mut self.pending, &self.places, &self.reading) => arrival,
             };
             match arrival {
-                Ok((stream, place)) => {
-                    let (enter, head_time) = (self.enter.clone(), self.head_time);
+                Ok(place) => {
+                    let Some(stream) = self.pending.take() else { continue };
+                    let (enter, head_time, reading) = (self.enter.clone(), self.head_time, self.reading.clone());
                     tokio::spawn(async move {
-                        if let Some(entered) = admit(stream, place, head_time).await {
+                        if let Some(entered) = admit(stream, place, head_time, &reading).await {
                             let _ = enter.send(entered).await;
                         }
                     });
@@ -96,9 +149,19 @@ impl Listener for Gate {
 }
 
 /// Reads the head; answers and ends a connection that doesn't send a proper one.
-async fn admit(mut stream: TcpStream, place: OwnedSemaphorePermit, head_time: Duration) -> Option<Entered> {
+async fn admit(
+    mut stream: TcpStream,
+    place: OwnedSemaphorePermit,
+    head_time: Duration,
+    reading: &Reading,
+) -> Option<Entered> {
     let mut head = BytesMut::with_capacity(1024);
-    let verdict = timeout(head_time, read_head(&mut stream, &mut head)).await;
+    let (number, given_up) = reading.begin();
+    let verdict = tokio::select! {
+        verdict = timeout(head_time, read_head(&mut stream, &mut head)) => verdict,
+        () = given_up.cancelled() => return None,
+    };
+    reading.end(number);
     let answer = match verdict {
         Ok(Verdict::Whole) => {
             return Some(Entered { stream, head, deadline: Box::pin(sleep(ANSWER_TIME)), _place: place });

@@ -119,8 +119,25 @@ async fn silent_connections_are_let_go_and_their_places_used_again() {
     }
     assert_eq!(status(&fetch(node.addr, "/livez").await), "200");
     let mut answer = String::new();
-    silent[0].read_to_string(&mut answer).await.unwrap();
+    silent[1].read_to_string(&mut answer).await.unwrap();
     assert_eq!(status(&answer), "408");
+}
+
+#[tokio::test]
+async fn whoever_asks_at_once_gets_in_however_many_keep_their_heads_back() {
+    let node = start_with(Duration::from_mins(10));
+    let mut slow = Vec::new();
+    for _ in 0..4 * gate::MAX_CONNECTIONS {
+        let mut stream = TcpStream::connect(node.addr).await.unwrap();
+        stream.write_all(b"GET /livez HTTP/1.1\r\n").await.unwrap();
+        slow.push(stream);
+    }
+    for _ in 0..3 {
+        let answer = tokio::time::timeout(Duration::from_secs(10), fetch(node.addr, "/livez")).await;
+        assert_eq!(status(&answer.expect("at once")), "200");
+    }
+    let mut oldest = String::new();
+    assert!(matches!(slow[0].read_to_string(&mut oldest).await, Ok(0) | Err(_)), "the oldest gave its place up");
 }
 
 #[tokio::test]
