@@ -231,7 +231,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Answers all whole requests that were read, in order, into `output`.
     async fn answer(&mut self, read_at: Boot) -> Result<(), End> {
-        let batch = Batch::new(read_at, self.shared.config.wait_max);
+        let mut batch = Batch::new(read_at, self.shared.config.wait_max);
         let shared = Arc::clone(&self.shared);
         let mut work = 0;
         loop {
@@ -258,9 +258,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 None => break,
             }
             if self.session.has_queued() {
-                self.replay(&batch).await?;
+                self.replay(&mut batch).await?;
             }
-            self.make_room().await?;
+            self.make_room(&mut batch).await?;
             self.take_turns(&mut work).await;
         }
         self.session.settle(&shared.context, &batch, &mut self.output).await;
@@ -277,23 +277,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Executes what a transaction has queued, as if it had just been read.
-    async fn replay(&mut self, batch: &Batch) -> Result<(), End> {
+    async fn replay(&mut self, batch: &mut Batch) -> Result<(), End> {
         let shared = Arc::clone(&self.shared);
         let mut work = 0;
         while self.session.execute_queued(&shared.context, batch, &mut self.output).await {
-            self.make_room().await?;
+            self.make_room(batch).await?;
             self.take_turns(&mut work).await;
         }
         if self.session.closing() { Err(End::Closed) } else { Ok(()) }
     }
 
-    /// Writes before going on when enough replies have piled up.
-    async fn make_room(&mut self) -> Result<(), End> {
+    /// Writes before going on when enough replies have piled up. How long the peer takes to read them is not counted as
+    /// waiting for ids.
+    async fn make_room(&mut self, batch: &mut Batch) -> Result<(), End> {
         let pause = if self.session.authenticated() { OUTPUT_PAUSE } else { OUTPUT_PAUSE_BEFORE_LOGIN };
         if self.output.len() < pause || self.shared.rules.unbounded_output {
             return Ok(());
         }
-        self.write().await
+        let before = self.shared.context.clock.boot();
+        self.write().await?;
+        batch.deadline = batch.deadline.plus(self.shared.context.clock.boot().since(before));
+        Ok(())
     }
 
     fn protocol_error(&mut self, error: ProtocolError) -> End {

@@ -47,6 +47,22 @@ fn growth(node: &Node) -> (Conn, u64) {
 }
 
 #[test]
+fn the_time_a_client_takes_to_read_is_no_waiting_for_ids() {
+    let node = Setup::new().set("server.wait_max", "250ms").start();
+    // Small segments: every request needs a refill, and so some waiting.
+    assert_eq!(node.connect().call(&["IDTAG", "CREATE", "order", "START", "4000000000000000000"]).text(), "OK");
+    let mut conn = node.connect();
+    conn.send(&request(&MANY).repeat(100));
+    std::thread::sleep(Duration::from_secs(1)); // a slow reader: four times what the requests may wait
+    let mut last = 0;
+    for at in 0..100 {
+        let ids = conn.read().ints();
+        assert!(ids.len() == 10_000 && ids[0] > last, "request {at}");
+        last = ids[9_999];
+    }
+}
+
+#[test]
 fn t20_a_client_that_reads_late_costs_bounded_memory_and_misses_nothing() {
     let node = Setup::new().start();
     let (mut conn, growth) = growth(&node);
