@@ -31,8 +31,9 @@ const OUTPUT_PAUSE_BEFORE_LOGIN: usize = 4 * 1024;
 /// each id of it a part; see [`Session::take_work`].
 const WORK_PER_TURN: u64 = 4_000;
 
-/// Unsent replies of all connections together, in bytes; beyond it the connection with the most is closed.
-const MAX_TOTAL_OUTPUT: usize = 512 * 1024 * 1024;
+/// Unsent replies of all connections together, in bytes; beyond it the connection with the most is closed. The allocator
+/// may hold as much again that it can't give back, so the process stays below 512 MiB for them.
+const MAX_TOTAL_OUTPUT: usize = 256 * 1024 * 1024;
 
 /// A peer that takes no byte of its replies for this long is closed.
 const WRITE_STALL: Duration = Duration::from_mins(1);
@@ -318,16 +319,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Writes all replies; a peer that takes none for a minute, or is killed meanwhile, ends the connection.
     async fn write(&mut self) -> Result<(), End> {
-        let mut sent = 0;
+        let (mut sent, mut total) = (0, 0);
         while let Some(rest) = self.output.get(sent..).filter(|rest| !rest.is_empty()) {
             let stream = &mut self.stream;
             let attempt = poll_fn(|context| Poll::Ready(Pin::new(&mut *stream).poll_write(context, rest))).await;
-            sent += match attempt {
+            let written = match attempt {
                 Poll::Ready(Ok(0) | Err(_)) => return Err(End::Broken),
                 Poll::Ready(Ok(written)) => written,
                 Poll::Pending => {
-                    // All that the buffer holds memory for, sent or not.
-                    let unsent = self.output.capacity();
+                    // All the memory that is kept for the peer, whatever part of it has been sent.
+                    let unsent = self.output.capacity() + self.input.capacity();
                     self.count_unsent(unsent);
                     let written = self.write_when_possible(sent).await;
                     UNSENT.fetch_sub(unsent, Ordering::Relaxed);
@@ -335,8 +336,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     written?
                 }
             };
+            sent += written;
+            total += written as u64;
         }
-        self.shared.context.stats.net_output.add(sent as u64);
+        self.shared.context.stats.net_output.add(total);
         self.output.clear();
         if self.output.capacity() > buffers::READ_SIZE {
             buffers::give(std::mem::take(&mut self.output));
@@ -350,8 +353,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         tokio::select! {
             biased;
             written = poll_fn(|context| Pin::new(&mut *stream).poll_write(context, rest)) => match written {
-                Ok(0) | Err(_) => Err(End::Broken),
-                Ok(written) => Ok(written),
+                Ok(written) if written > 0 => Ok(written),
+                // The kernel has the same patience, and either may run out first.
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(End::Limit("output")),
+                Ok(_) | Err(_) => Err(End::Broken),
             },
             () = killed => Err(End::Killed),
             () = tokio::time::sleep(WRITE_STALL) => Err(End::Limit("output")),

@@ -79,8 +79,9 @@ impl Default for Config {
 /// A connection that nobody answers is noticed after this long without traffic.
 const KEEPALIVE: Duration = Duration::from_mins(1);
 
-/// Bytes that the peer does not acknowledge for this long end the connection.
-const USER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes that the peer does not acknowledge for this long end the connection. Linux also counts the time in which a peer
+/// acknowledges but has no room, so it must not be shorter than what a slow reader may take (`connection::WRITE_STALL`).
+const USER_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The pause after a failed `accept` (no file descriptors left, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -131,8 +131,8 @@ fn t20_many_slow_readers_cost_less_than_a_mebibyte_each() {
     eventually("they are gone", PATIENCE, || (node.metric("idgen_connections")? < 5.0).then_some(()));
 }
 
-/// The limit on unsent output is 512 MiB, and the documented bound on memory is that, 16 KiB a client and 64 MiB. How much
-/// the kernel takes differs, so there are more and more clients until the server closes some.
+/// The bound on memory is 512 MiB for unsent output, 16 KiB a client and 64 MiB. How much the kernel takes differs, so there
+/// are more and more clients until the server closes some.
 #[test]
 #[ignore = "needs 1 GB: make soak"]
 fn t20_all_slow_readers_together_keep_the_limit_of_the_process() {
