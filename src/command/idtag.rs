@@ -6,7 +6,7 @@ use super::session::Call;
 use crate::ids::{MAX_ID, TagName};
 use crate::resp::Value;
 use crate::router::{Alteration, EngineKind, Order};
-use crate::router::{MAX_DESCRIPTION, Wanted};
+use crate::router::{MAX_DESCRIPTION_LEN, Wanted};
 
 /// What a request changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +122,8 @@ fn order(sent: &[u8]) -> Result<Order, Error> {
 
 fn description(sent: &[u8]) -> Result<String, Error> {
     let text = std::str::from_utf8(sent).ok();
-    let fits = |text: &&str| text.len() <= MAX_DESCRIPTION && !text.chars().any(char::is_control);
-    let wanted = || Error::bad_option("DESC", &format!("one line of UTF-8 text of at most {MAX_DESCRIPTION} bytes"));
+    let fits = |text: &&str| text.len() <= MAX_DESCRIPTION_LEN && !text.chars().any(char::is_control);
+    let wanted =
+        || Error::bad_option("DESC", &format!("one line of UTF-8 text of at most {MAX_DESCRIPTION_LEN} bytes"));
     text.filter(fits).map(str::to_owned).ok_or_else(wanted)
 }

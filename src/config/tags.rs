@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Problem;
 use crate::ids::{MAX_ID, MAX_TAG_LEN, TagName, is_tag_byte};
-use crate::router::{self, MAX_DESCRIPTION};
+use crate::router::{self, MAX_DESCRIPTION_LEN};
 use crate::store::EngineKind;
 
 pub fn check(config: &router::Config, problems: &mut Vec<Problem>) {
@@ -72,6 +72,6 @@ fn bad_declaration(declared: &router::Declared) -> Option<String> {
         return Some("start is above max".into());
     }
     let description = declared.description.as_deref().unwrap_or_default();
-    let plain = description.len() <= MAX_DESCRIPTION && !description.chars().any(char::is_control);
-    (!plain).then(|| format!("the description is longer than {MAX_DESCRIPTION} bytes or has more than one line"))
+    let plain = description.len() <= MAX_DESCRIPTION_LEN && !description.chars().any(char::is_control);
+    (!plain).then(|| format!("the description is longer than {MAX_DESCRIPTION_LEN} bytes or has more than one line"))
 }

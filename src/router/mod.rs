@@ -27,7 +27,7 @@ mod stop;
 
 pub use crate::engine::snowflake::WorkerView;
 pub use crate::engine::{Demand, Later, Refusal, Shortage};
-pub use crate::store::{Alteration, EngineKind, Order};
+pub use crate::store::{Alteration, EngineKind, MAX_DESCRIPTION_LEN, Order};
 pub use entry::{EngineInfo, Entry, Info};
 
 use catalogue::Catalogue;
@@ -35,9 +35,6 @@ use creation::{difference, refuse_limits, refuse_segment_options};
 
 /// The most a FLOOR may lie above the last id without FORCE: a typing error there can't be taken back.
 pub const MAX_FLOOR_JUMP: u64 = 1_000_000_000_000;
-
-/// The longest description, in bytes.
-pub const MAX_DESCRIPTION: usize = 255;
 
 /// Section `tags` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
