@@ -198,13 +198,11 @@ async fn core<T>(name: &'static str, task: impl Future<Output = T>) -> T {
     task.await
 }
 
-/// The runtime that serves ids, with a thread for every two cores: the kernel's side of the network takes the other half, and
-/// more threads only wake each other up. Measured on two cores: one thread serves single requests with 12 % less CPU than
-/// two, and pipelines as fast.
+/// The runtime of everything but the connections, which have lanes of their own: refills, the catalogue, accepting. One
+/// thread is enough for what mostly waits.
 fn runtime() -> Result<tokio::runtime::Runtime, Error> {
-    let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let runtime = builder.worker_threads((cores / 2).max(1)).enable_all().thread_name("idgen").build();
+    let runtime = builder.worker_threads(1).enable_all().thread_name("idgen").build();
     runtime.map_err(|error| Error::Failed(format!("the runtime could not be started: {error}")))
 }
 
@@ -249,7 +247,7 @@ async fn run(config: Config, telemetry: &Telemetry) -> Result<(), Error> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let (health, metrics) = (Arc::new(Health::default()), Arc::new(Metrics::default()));
     health.set(Part::Store, State::Down("the database is being opened".into()));
-    let admin = AdminThread::start(&config, &health, &metrics)?;
+    let admin = AdminThread::start(&config, &server, &health, &metrics)?;
     let data = Data::open(&config).await?;
     let guarantee = data.guarantee(&config).await?;
     metrics.store(data.store.name()).durable.set(i64::from(guarantee == "unique"));
@@ -290,7 +288,7 @@ struct AdminThread {
 }
 
 impl AdminThread {
-    fn start(config: &Config, health: &Arc<Health>, metrics: &Arc<Metrics>) -> Result<Self, Error> {
+    fn start(config: &Config, server: &Server, health: &Arc<Health>, metrics: &Arc<Metrics>) -> Result<Self, Error> {
         let failed = |error| {
             let addr = &config.admin.addr;
             let fix = "if another server has this port, choose another with --admin-addr HOST:PORT, or none with ''";
@@ -301,7 +299,7 @@ impl AdminThread {
             return Ok(Self { addr: None, thread: None, stop });
         };
         let addr = admin.local_addr().ok();
-        let watched = tokio::runtime::Handle::current();
+        let watched = server.event_loops().chain([tokio::runtime::Handle::current()]).collect();
         let sight = Sight { metrics: Arc::clone(metrics), health: Arc::clone(health), watched };
         let thread = Some(admin.spawn(sight, stop.clone()).map_err(failed)?);
         Ok(Self { addr, thread, stop })

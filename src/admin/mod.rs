@@ -58,8 +58,8 @@ pub struct Sight {
     pub metrics: Arc<Metrics>,
     /// What this node can do.
     pub health: Arc<Health>,
-    /// The runtime that serves ids, whose life `/livez` tells.
-    pub watched: tokio::runtime::Handle,
+    /// The event loops that serve ids, whose life `/livez` tells.
+    pub watched: Vec<tokio::runtime::Handle>,
 }
 
 /// The listener, bound and not yet served.
@@ -165,7 +165,13 @@ async fn show_metrics(State(sight): State<Arc<Sight>>) -> Response {
 }
 
 async fn livez(State(sight): State<Arc<Sight>>) -> Response {
-    match tokio::time::timeout(LIVE_WAIT, sight.watched.spawn(async {})).await {
+    let turn = async {
+        for event_loop in &sight.watched {
+            event_loop.spawn(async {}).await?;
+        }
+        Ok::<_, tokio::task::JoinError>(())
+    };
+    match tokio::time::timeout(LIVE_WAIT, turn).await {
         Ok(Ok(())) => text(StatusCode::OK, "alive\n"),
         Ok(Err(_)) => text(StatusCode::SERVICE_UNAVAILABLE, "not alive: the server has stopped\n"),
         Err(_) => text(StatusCode::SERVICE_UNAVAILABLE, "not alive: the server hangs\n"),

@@ -24,7 +24,7 @@ fn start_with(head_time: Duration) -> Running {
     let sight = Sight {
         metrics: Arc::new(Metrics::default()),
         health: Arc::clone(&health),
-        watched: tokio::runtime::Handle::current(),
+        watched: vec![tokio::runtime::Handle::current()],
     };
     let addr = admin.local_addr().unwrap();
     tokio::spawn(admin.run(sight, cancel.clone()));
@@ -153,7 +153,7 @@ fn it_serves_on_a_thread_of_its_own_until_it_is_stopped() {
     let sight = Sight {
         metrics: Arc::new(Metrics::default()),
         health: Arc::new(Health::default()),
-        watched: runtime.handle().clone(),
+        watched: vec![tokio::runtime::Handle::current(), runtime.handle().clone()],
     };
     let thread = admin.spawn(sight, cancel.clone()).unwrap();
     let answer = runtime.block_on(fetch(addr, "/livez"));

@@ -1,4 +1,4 @@
-//! Sockets and tasks: accepts connections and gives each a task. Knows bytes and time, not ids.
+//! Sockets and tasks: accepts connections and gives each a task on a lane. Knows bytes and time, not ids.
 //!
 //! Limits hold before a connection costs anything: too many clients get Redis' text and are closed; a failing `accept`
 //! backs off and goes on, so that one bad moment doesn't starve the listener. On a stop the listeners close first, then
@@ -7,15 +7,15 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::clock::Boot;
 use crate::command::{Context, Peer};
@@ -23,7 +23,10 @@ use crate::telemetry::Throttle;
 
 mod buffers;
 mod connection;
+mod lanes;
 mod shutdown;
+
+use lanes::Lanes;
 
 pub use connection::Rules;
 pub use shutdown::stop_signals;
@@ -127,10 +130,52 @@ impl Shared {
     }
 }
 
-/// The listeners, bound and not yet accepting.
+/// One place to listen.
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+/// A connection that belongs to no event loop yet.
+enum Accepted {
+    Tcp(std::net::TcpStream),
+    Unix(StdUnixStream),
+}
+
+impl Listener {
+    /// The next connection, and who it is.
+    async fn accept(&self) -> io::Result<(Accepted, Peer)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, addr) = listener.accept().await?;
+                tune(&stream);
+                let local = stream.local_addr().map(|addr| addr.to_string()).unwrap_or_default();
+                let peer = Peer { addr: addr.to_string(), local, unix: false };
+                Ok((Accepted::Tcp(stream.into_std()?), peer))
+            }
+            Self::Unix(listener, path) => {
+                let (stream, _) = listener.accept().await?;
+                let addr = format!("{}:0", path.display());
+                let peer = Peer { addr: addr.clone(), local: addr, unix: true };
+                Ok((Accepted::Unix(stream.into_std()?), peer))
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Self::Unix(_, path) = self {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// The listeners, bound and not yet accepting, and the lanes that will serve what they accept.
 pub struct Server {
-    tcp: Option<TcpListener>,
-    unix: Option<(UnixListener, PathBuf)>,
+    tcp: Option<Listener>,
+    unix: Option<Listener>,
+    lanes: Lanes,
 }
 
 impl Server {
@@ -139,54 +184,50 @@ impl Server {
     /// # Errors
     /// The text names the key, the address and what to do.
     pub async fn bind(config: &Config) -> Result<Self, String> {
-        if config.addr.is_empty() && config.unix_socket.is_empty() {
+        let (addr, path) = (config.addr.as_str(), config.unix_socket.as_str());
+        if addr.is_empty() && path.is_empty() {
             return Err("server.addr and server.unix_socket are both empty: name at least one to listen on".into());
         }
-        let tcp = match config.addr.as_str() {
-            "" => None,
-            addr => Some(bind_tcp(addr).await.map_err(|error| bind_error("server.addr", addr, &error))?),
-        };
-        let unix = match config.unix_socket.as_str() {
-            "" => None,
-            path => {
-                let listener =
-                    bind_unix(Path::new(path)).map_err(|error| bind_error("server.unix_socket", path, &error))?;
-                Some((listener, PathBuf::from(path)))
-            }
-        };
-        Ok(Self { tcp, unix })
+        let mut server = Self { tcp: None, unix: None, lanes: Lanes::start().map_err(|error| lanes_error(&error))? };
+        if !addr.is_empty() {
+            let listener = bind_tcp(addr).await.map_err(|error| bind_error("server.addr", addr, &error))?;
+            server.tcp = Some(Listener::Tcp(listener));
+        }
+        if !path.is_empty() {
+            let listener =
+                bind_unix(Path::new(path)).map_err(|error| bind_error("server.unix_socket", path, &error))?;
+            server.unix = Some(Listener::Unix(listener, PathBuf::from(path)));
+        }
+        Ok(server)
     }
 
     /// The TCP address that was bound: the port is a real one also where port 0 was asked for.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.tcp.as_ref().and_then(|listener| listener.local_addr().ok())
+        match &self.tcp {
+            Some(Listener::Tcp(listener)) => listener.local_addr().ok(),
+            _ => None,
+        }
+    }
+
+    /// The event loops that serve connections: a server of which one stands still is not alive.
+    pub fn event_loops(&self) -> impl Iterator<Item = tokio::runtime::Handle> {
+        self.lanes.event_loops()
     }
 
     /// Accepts until `closing`, then waits for the connections to end, at most `server.shutdown_timeout`.
     pub async fn run(self, shared: Arc<Shared>, closing: CancellationToken) {
-        let tasks = TaskTracker::new();
-        let tcp = async {
-            if let Some(listener) = &self.tcp {
-                accept_tcp(listener, &shared, &tasks, &closing).await;
-            }
-        };
-        let unix = async {
-            if let Some((listener, path)) = &self.unix {
-                accept_unix(listener, path, &shared, &tasks, &closing).await;
-            }
-        };
-        tokio::join!(tcp, unix);
-        drop(self.tcp);
-        if let Some((listener, path)) = self.unix {
-            drop(listener);
-            let _ = std::fs::remove_file(path);
-        }
+        let Self { tcp, unix, lanes } = self;
+        tokio::join!(accept(tcp, &shared, &lanes, &closing), accept(unix, &shared, &lanes, &closing));
         shared.drain.cancel();
-        tasks.close();
-        if tokio::time::timeout(shared.config.shutdown_timeout, tasks.wait()).await.is_err() {
-            tracing::warn!(connections = tasks.len(), "server.shutdown_timeout is over: closing the connections left");
+        let left = lanes.finish(shared.config.shutdown_timeout).await;
+        if left > 0 {
+            tracing::warn!(connections = left, "server.shutdown_timeout is over: closing the connections left");
         }
     }
+}
+
+fn lanes_error(error: &io::Error) -> String {
+    format!("the threads that serve connections could not be started: {error}; the system's limits may be too low")
 }
 
 fn bind_error(key: &str, place: &str, error: &io::Error) -> String {
@@ -229,8 +270,9 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-async fn accept_tcp(listener: &TcpListener, shared: &Arc<Shared>, tasks: &TaskTracker, closing: &CancellationToken) {
-    let local = listener.local_addr().map(|addr| addr.to_string()).unwrap_or_default();
+/// Accepts until `closing`, then closes the listener.
+async fn accept(listener: Option<Listener>, shared: &Arc<Shared>, lanes: &Lanes, closing: &CancellationToken) {
+    let Some(listener) = listener else { return };
     loop {
         let accepted = tokio::select! {
             biased;
@@ -238,32 +280,11 @@ async fn accept_tcp(listener: &TcpListener, shared: &Arc<Shared>, tasks: &TaskTr
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, addr)) => {
-                tune(&stream);
-                start(stream, Peer { addr: addr.to_string(), local: local.clone(), unix: false }, shared, tasks);
+            Ok((Accepted::Tcp(stream), peer)) => {
+                start(lanes, shared, peer, move || TcpStream::from_std(stream));
             }
-            Err(error) => accept_failed(&error, shared).await,
-        }
-    }
-}
-
-async fn accept_unix(
-    listener: &UnixListener,
-    path: &Path,
-    shared: &Arc<Shared>,
-    tasks: &TaskTracker,
-    closing: &CancellationToken,
-) {
-    let addr = format!("{}:0", path.display());
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = closing.cancelled() => return,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                start(stream, Peer { addr: addr.clone(), local: addr.clone(), unix: true }, shared, tasks);
+            Ok((Accepted::Unix(stream), peer)) => {
+                start(lanes, shared, peer, move || UnixStream::from_std(stream));
             }
             Err(error) => accept_failed(&error, shared).await,
         }
@@ -277,17 +298,26 @@ async fn accept_failed(error: &io::Error, shared: &Shared) {
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
-/// Gives the connection a task, or Redis' text when there are too many already.
-fn start<S>(stream: S, peer: Peer, shared: &Arc<Shared>, tasks: &TaskTracker)
+/// Gives the connection a task, or Redis' text when there are too many already. It is opened where it will be served.
+fn start<S>(lanes: &Lanes, shared: &Arc<Shared>, peer: Peer, open: impl FnOnce() -> io::Result<S> + Send + 'static)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
-    if let Some(client) = shared.context.clients.enter(peer, shared.context.clock.boot(), shared.config.max_clients) {
-        tasks.spawn(connection::run(stream, client, Arc::clone(shared)));
-    } else {
-        shared.context.metrics.connections_rejected.add("max_clients", 1);
-        tasks.spawn(refuse(stream));
-    }
+    let shared = Arc::clone(shared);
+    let client = shared.context.clients.enter(peer, shared.context.clock.boot(), shared.config.max_clients);
+    lanes.spawn(async move {
+        match (open(), client) {
+            (Ok(stream), Some(client)) => connection::run(stream, client, shared).await,
+            (Ok(stream), None) => {
+                shared.context.metrics.connections_rejected.add("max_clients", 1);
+                refuse(stream).await;
+            }
+            (Err(error), client) => {
+                client.inspect(|client| shared.context.clients.leave(client));
+                accept_failed(&error, &shared).await;
+            }
+        }
+    });
 }
 
 /// Says that there are too many clients; a peer that doesn't read it is not waited for.
