@@ -153,7 +153,7 @@ fn it_serves_on_a_thread_of_its_own_until_it_is_stopped() {
     let sight = Sight {
         metrics: Arc::new(Metrics::default()),
         health: Arc::new(Health::default()),
-        watched: vec![tokio::runtime::Handle::current(), runtime.handle().clone()],
+        watched: vec![runtime.handle().clone()],
     };
     let thread = admin.spawn(sight, cancel.clone()).unwrap();
     let answer = runtime.block_on(fetch(addr, "/livez"));

@@ -11,8 +11,8 @@ pub(super) const READ_SIZE: usize = 64 * 1024;
 /// The largest buffer that is kept for the next user, in bytes.
 const MAX_KEPT: usize = 512 * 1024;
 
-/// How many buffers a thread keeps.
-const MAX_FREE: usize = 32;
+/// How many buffers a thread keeps: a connection has two while its requests are answered, and few are in the middle of that.
+const MAX_FREE: usize = 8;
 
 thread_local! {
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };

@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{IdRange, MAX_ID, TagName};
 
+pub mod anchored;
+mod changes;
 #[cfg(test)]
 mod conformance;
 pub mod identity;
@@ -32,6 +34,12 @@ pub struct Config {
     /// Where ids and tags are durable: `sqlite://` and a path, relative to the working directory or absolute.
     /// Default `sqlite://idgen-data/idgen.db`; the folder and the file are created at the first start.
     pub dsn: String,
+    /// How many connections to a MySQL, MariaDB or PostgreSQL server may be open at once, 1 to 1000; default 8. A SQLite
+    /// file has one writer whatever this says.
+    pub max_open_conns: u32,
+    /// A PEM file with the certificates of the authorities that may sign the database server's; empty (default): those of
+    /// the system.
+    pub ca_file: String,
     /// How long one statement may take, 100 ms to 60 s; default 3 s. What takes longer counts as not known to have
     /// happened, and its ids are skipped.
     #[serde(with = "humantime_serde")]
@@ -45,6 +53,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             dsn: "sqlite://idgen-data/idgen.db".into(),
+            max_open_conns: 8,
+            ca_file: String::new(),
             statement_timeout: Duration::from_secs(3),
             durability: Durability::Warn,
         }
@@ -85,6 +95,9 @@ impl Config {
     /// In words, naming the key and the fix.
     pub fn validate(&self) -> Result<(), String> {
         self.sqlite_path()?;
+        if !(1..=1000).contains(&self.max_open_conns) {
+            return Err(format!("database.max_open_conns must be 1 to 1000, and is {}", self.max_open_conns));
+        }
         let bounds = Duration::from_millis(100)..=Duration::from_mins(1);
         if bounds.contains(&self.statement_timeout) {
             Ok(())

@@ -14,10 +14,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Row as _, SqliteConnection, SqlitePool, Transaction};
+use sqlx::{Row as _, SqliteConnection, SqlitePool};
 
 use super::{
     Alteration, Answer, Definition, EngineKind, Grant, Kind, MAX_TAILS, Order, Row, SegmentStore, StoreError, Tail,
+    changes::{self, Transaction as _},
     rules,
 };
 use crate::ids::{IdRange, MAX_ID, TagName, random_u128};
@@ -62,7 +63,11 @@ impl Drop for Inner {
     }
 }
 
-type Tx = Transaction<'static, sqlx::Sqlite>;
+/// A transaction that has the file for itself.
+struct Tx {
+    tx: sqlx::Transaction<'static, sqlx::Sqlite>,
+    store: Sqlite,
+}
 
 impl Sqlite {
     /// Opens the file at `path`, and makes it and its folder at the first start.
@@ -97,7 +102,7 @@ impl Sqlite {
     async fn begin(&self) -> Result<Tx, StoreError> {
         let tx = self.run(self.0.pool.begin_with("BEGIN IMMEDIATE")).await?;
         self.0.place.check().map_err(|text| StoreError::new(Kind::Permanent, text).because("gone"))?;
-        Ok(tx)
+        Ok(Tx { tx, store: self.clone() })
     }
 
     /// Runs one statement that is not a commit. Dropping the future, here at the time limit, rolls back.
@@ -112,8 +117,8 @@ impl Sqlite {
         }
     }
 
-    async fn commit(&self, tx: Tx) -> Result<(), StoreError> {
-        match tokio::time::timeout(self.0.statement_timeout, tx.commit()).await {
+    async fn end(&self, tx: Tx) -> Result<(), StoreError> {
+        match tokio::time::timeout(self.0.statement_timeout, tx.tx.commit()).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
                 let failed = self.failed(&error);
@@ -148,49 +153,6 @@ impl Sqlite {
         StoreError::new(kind, format!("{file}: {}", open::words(error))).because(reason)
     }
 
-    async fn read(&self, tx: &mut Tx, tag: &TagName) -> Result<Option<Row>, StoreError> {
-        let sql = sqlx::AssertSqlSafe(format!("SELECT {ROW} FROM id_alloc WHERE biz_tag = ?"));
-        let found = self.run(sqlx::query(sql).bind(tag.as_str()).fetch_optional(connection(tx))).await?;
-        found.as_ref().map(row).transpose()
-    }
-
-    /// The row of a tag that may be changed.
-    async fn read_live(&self, tx: &mut Tx, tag: &TagName) -> Result<Row, StoreError> {
-        rules::live(self.read(tx, tag).await?.ok_or_else(|| rules::missing(tag))?)
-    }
-
-    /// Reserves `count` revisions and gives the one before them.
-    async fn revise(&self, tx: &mut Tx, count: u64) -> Result<u64, StoreError> {
-        let sql = "UPDATE id_alloc_revision SET revision = revision + ? WHERE one = 1 RETURNING revision";
-        let row = self.run(sqlx::query(sql).bind(int(count)).fetch_one(connection(tx))).await?;
-        Ok(number(&row, "revision")?.saturating_sub(count))
-    }
-
-    async fn write(&self, tx: &mut Tx, row: &Row) -> Result<u64, StoreError> {
-        let Definition { step, min_step, max_step, id_limit, qps, burst, critical, ref description, .. } =
-            row.definition;
-        let sql = "UPDATE id_alloc SET max_id = ?, floor = ?, step = ?, min_step = ?, max_step = ?, id_limit = ?, \
-                   qps = ?, burst = ?, critical = ?, description = ?, retired = ?, revision = ?, grant_nonce = ?, \
-                   update_time = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') WHERE biz_tag = ?";
-        let mut query = sqlx::query(sql);
-        for value in [row.max_id, row.floor, step, min_step, max_step, id_limit, qps, burst] {
-            query = query.bind(int(value));
-        }
-        let query = query.bind(critical).bind(description).bind(row.retired).bind(int(row.revision));
-        let query = query.bind(blob(fresh_nonce()?)).bind(row.tag.as_str());
-        Ok(self.run(query.execute(connection(tx))).await?.rows_affected())
-    }
-
-    /// Writes what `change` made of a row under a new revision, and commits.
-    async fn change(&self, mut tx: Tx, mut row: Row) -> Result<Row, StoreError> {
-        row.revision = self.revise(&mut tx, 1).await? + 1;
-        if self.write(&mut tx, &row).await? != 1 {
-            return Err(rules::missing(&row.tag));
-        }
-        self.commit(tx).await?;
-        Ok(row)
-    }
-
     async fn grant_range(&self, tag: &TagName, count: u64) -> Result<Grant, StoreError> {
         let nonce = fresh_nonce()?;
         let mut tx = self.begin().await?;
@@ -208,13 +170,13 @@ impl Sqlite {
             .checked_sub(count)
             .and_then(|before| IdRange::new(before + 1, last + 1))
             .ok_or_else(|| StoreError::new(Kind::Permanent, "its row gave no valid range").because("corrupt"))?;
-        self.commit(tx).await?;
+        self.end(tx).await?;
         Ok(Grant { range, nonce })
     }
 
     /// The last ids below the limit, when fewer than asked for are left; the last one and how many.
     async fn grant_rest(&self, tx: &mut Tx, tag: &TagName, nonce: u128) -> Result<(u64, u64), StoreError> {
-        let row = self.read_live(tx, tag).await?;
+        let row = rules::live(tx.read(tag).await?.ok_or_else(|| rules::missing(tag))?)?;
         let limit = row.definition.id_limit;
         let rest = limit.saturating_sub(row.max_id);
         if rest == 0 {
@@ -237,7 +199,7 @@ impl Sqlite {
         for tail in tails.iter().take(MAX_TAILS) {
             taken.push(self.take_back_one(&mut tx, tail).await?);
         }
-        self.commit(tx).await?;
+        self.end(tx).await?;
         taken.resize(tails.len(), false);
         Ok(taken)
     }
@@ -255,53 +217,10 @@ impl Sqlite {
         Ok(self.run(query.execute(connection(tx))).await?.rows_affected() == 1)
     }
 
-    async fn insert(
-        &self,
-        tag: &TagName,
-        definition: &Definition,
-        start: u64,
-        most: u64,
-    ) -> Result<(Row, bool), StoreError> {
-        let mut tx = self.begin().await?;
-        if let Some(row) = self.read(&mut tx, tag).await? {
-            return Ok((row, false));
-        }
-        let before = rules::before_start(definition, start)?;
-        let count = sqlx::query("SELECT count(*) AS n FROM id_alloc").fetch_one(connection(&mut tx));
-        if number(&self.run(count).await?, "n")? >= most {
-            return Err(rules::too_many(most));
-        }
-        let revision = self.revise(&mut tx, 1).await? + 1;
-        let sql = "INSERT INTO id_alloc (biz_tag, engine, ordering, step, min_step, max_step, id_limit, revision) \
-                   VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
-        let query = sqlx::query(sql)
-            .bind(tag.as_str())
-            .bind(definition.engine.name())
-            .bind(definition.order.name())
-            .bind(int(definition.step))
-            .bind(int(definition.min_step))
-            .bind(int(definition.max_step))
-            .bind(int(definition.id_limit))
-            .bind(int(revision));
-        self.run(query.execute(connection(&mut tx))).await?;
-        let row = Row {
-            tag: tag.clone(),
-            definition: definition.clone(),
-            max_id: before,
-            floor: before,
-            retired: false,
-            revision,
-        };
-        self.write(&mut tx, &row).await?;
-        self.commit(tx).await?;
-        Ok((row, true))
-    }
-
     async fn raise_rows(&self, by: u64) -> Result<u64, StoreError> {
         let mut tx = self.begin().await?;
-        let count = sqlx::query("SELECT count(*) AS n FROM id_alloc").fetch_one(connection(&mut tx));
-        let rows = number(&self.run(count).await?, "n")?;
-        let before = self.revise(&mut tx, rows).await?;
+        let rows = tx.count().await?;
+        let before = tx.revise(rows).await?;
         let sql = "UPDATE id_alloc SET max_id = id_limit - max(id_limit - max_id - ?1, 0), \
                    floor = id_limit - max(id_limit - max_id - ?1, 0), revision = ?2 + place.n, \
                    grant_nonce = randomblob(16), update_time = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') \
@@ -309,7 +228,7 @@ impl Sqlite {
                    WHERE id_alloc.biz_tag = place.name";
         let query = sqlx::query(sql).bind(int(by)).bind(int(before));
         let changed = self.run(query.execute(connection(&mut tx))).await?.rows_affected();
-        self.commit(tx).await?;
+        self.end(tx).await?;
         Ok(changed)
     }
 
@@ -324,6 +243,57 @@ impl Sqlite {
             found.push("PRAGMA journal_mode is not WAL".into());
         }
         Ok(found)
+    }
+}
+
+impl changes::Transaction for Tx {
+    async fn revise(&mut self, count: u64) -> Result<u64, StoreError> {
+        let sql = "UPDATE id_alloc_revision SET revision = revision + ? WHERE one = 1 RETURNING revision";
+        let query = sqlx::query(sql).bind(int(count));
+        let row = self.store.run(query.fetch_one(&mut *self.tx)).await?;
+        Ok(number(&row, "revision")?.saturating_sub(count))
+    }
+
+    async fn read(&mut self, tag: &TagName) -> Result<Option<Row>, StoreError> {
+        let sql = sqlx::AssertSqlSafe(format!("SELECT {ROW} FROM id_alloc WHERE biz_tag = ?"));
+        let query = sqlx::query(sql).bind(tag.as_str());
+        let found = self.store.run(query.fetch_optional(&mut *self.tx)).await?;
+        found.as_ref().map(row).transpose()
+    }
+
+    async fn count(&mut self) -> Result<u64, StoreError> {
+        let query = sqlx::query("SELECT count(*) AS n FROM id_alloc");
+        number(&self.store.run(query.fetch_one(&mut *self.tx)).await?, "n")
+    }
+
+    async fn insert(&mut self, row: &Row) -> Result<(), StoreError> {
+        let Definition { engine, order, step, min_step, max_step, id_limit, .. } = row.definition;
+        let sql = "INSERT INTO id_alloc (biz_tag, engine, ordering, step, min_step, max_step, id_limit, revision) \
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+        let query = sqlx::query(sql).bind(row.tag.as_str()).bind(engine.name()).bind(order.name());
+        let query = query.bind(int(step)).bind(int(min_step)).bind(int(max_step)).bind(int(id_limit));
+        self.store.run(query.bind(int(row.revision)).execute(&mut *self.tx)).await?;
+        self.write(row).await.map(drop)
+    }
+
+    async fn write(&mut self, row: &Row) -> Result<u64, StoreError> {
+        let Definition { step, min_step, max_step, id_limit, qps, burst, critical, ref description, .. } =
+            row.definition;
+        let sql = "UPDATE id_alloc SET max_id = ?, floor = ?, step = ?, min_step = ?, max_step = ?, id_limit = ?, \
+                   qps = ?, burst = ?, critical = ?, description = ?, retired = ?, revision = ?, grant_nonce = ?, \
+                   update_time = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') WHERE biz_tag = ?";
+        let mut query = sqlx::query(sql);
+        for value in [row.max_id, row.floor, step, min_step, max_step, id_limit, qps, burst] {
+            query = query.bind(int(value));
+        }
+        let query = query.bind(critical).bind(description).bind(row.retired).bind(int(row.revision));
+        let query = query.bind(blob(fresh_nonce()?)).bind(row.tag.as_str());
+        Ok(self.store.run(query.execute(&mut *self.tx)).await?.rows_affected())
+    }
+
+    async fn commit(self) -> Result<(), StoreError> {
+        let store = self.store.clone();
+        store.end(self).await
     }
 }
 
@@ -374,36 +344,19 @@ impl SegmentStore for Sqlite {
         start: u64,
         most: u64,
     ) -> Answer<'a, (Row, bool)> {
-        Box::pin(self.insert(tag, definition, start, most))
+        Box::pin(async move { changes::create(self.begin().await?, tag, definition, start, most).await })
     }
 
     fn alter<'a>(&'a self, tag: &'a TagName, alteration: &'a Alteration) -> Answer<'a, Row> {
-        Box::pin(async move {
-            let mut tx = self.begin().await?;
-            let row = self.read_live(&mut tx, tag).await?;
-            let row = rules::altered(row, alteration)?;
-            self.change(tx, row).await
-        })
+        Box::pin(async move { changes::alter(self.begin().await?, tag, alteration).await })
     }
 
     fn raise_floor<'a>(&'a self, tag: &'a TagName, floor: u64) -> Answer<'a, Row> {
-        Box::pin(async move {
-            let mut tx = self.begin().await?;
-            let row = self.read_live(&mut tx, tag).await?;
-            let row = rules::raised(row, floor)?;
-            self.change(tx, row).await
-        })
+        Box::pin(async move { changes::raise_floor(self.begin().await?, tag, floor).await })
     }
 
     fn retire<'a>(&'a self, tag: &'a TagName) -> Answer<'a, Row> {
-        Box::pin(async move {
-            let mut tx = self.begin().await?;
-            let row = self.read(&mut tx, tag).await?.ok_or_else(|| rules::missing(tag))?;
-            if row.retired {
-                return Ok(row);
-            }
-            self.change(tx, Row { retired: true, ..row }).await
-        })
+        Box::pin(async move { changes::retire(self.begin().await?, tag).await })
     }
 
     fn raise_all(&self, by: u64) -> Answer<'_, u64> {
@@ -414,8 +367,8 @@ impl SegmentStore for Sqlite {
         Box::pin(async move {
             let mut tx = self.begin().await?;
             // A number that is skipped: a transaction that writes nothing would not find a full disk.
-            self.revise(&mut tx, 1).await?;
-            self.commit(tx).await
+            tx.revise(1).await?;
+            self.end(tx).await
         })
     }
 
@@ -425,7 +378,7 @@ impl SegmentStore for Sqlite {
 }
 
 fn connection(tx: &mut Tx) -> &mut SqliteConnection {
-    &mut *tx
+    &mut tx.tx
 }
 
 fn fresh_nonce() -> Result<u128, StoreError> {
