@@ -14,7 +14,7 @@ run: ## builds the release binary and serves on 127.0.0.1:6390
 	cargo build --release --locked --bin idgen
 	exec target/release/idgen serve
 
-test: ## installs what is missing, then runs all tests (under 25 minutes on two cores)
+test: ## installs what is missing, then runs all tests (under 35 minutes on two cores)
 	tests/run
 
 soak: ## the long versions of the tests, and the fuzzers
