@@ -27,6 +27,7 @@ lint: ## formatting, clippy with warnings as errors, and what may be depended on
 	cargo clippy --profile ci --locked --all-targets -- -D warnings
 	cargo deny --locked check --hide-inclusion-graph bans licenses sources
 
-bench: ## the whole server beside redis-server in one run
+bench: ## the whole server beside redis-server in one run, and on each database
 	@tests/install bench
 	cargo bench --locked --bench pipeline
+	eval "$$(tests/services start)" && trap 'tests/services stop' EXIT && cargo bench --locked --bench database
