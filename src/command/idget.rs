@@ -135,16 +135,15 @@ impl Session {
             limits.give_back(left);
         }
         entry.metrics().issued.add(passed - left);
-        for (error, times) in [(&failed, left), (&limited, count - passed)] {
-            if let Some(error) = error {
-                write_times(error, times, out);
-            }
+        if let Some(error) = &failed {
+            write_times(error, left, out);
         }
         let spec = run_spec(self.run.incr);
         if passed > 0 {
             self.count(context, spec, Some(&entry), passed, failed.as_ref().map(|error| (error, left)));
         }
         if let Some(error) = &limited {
+            write_times(error, count - passed, out);
             self.ranges.clear();
             self.count(context, spec, Some(&entry), count - passed, Some((error, count - passed)));
         }

@@ -81,7 +81,7 @@ impl Bucket {
 
     /// See [`super::Limit::give_back`].
     pub(super) fn give_back(&mut self, unused: u64, taken: Boot) {
-        let since = nanos(self.limiter.clock().boot().since(taken));
+        let since = nanos(self.limiter.clock().latest().since(taken));
         let back = unused.min(self.rate.burst()).saturating_sub(since.div_ceil(self.interval));
         self.full_at.set(self.full_at.get().saturating_sub(back.saturating_mul(self.interval)));
     }
@@ -135,7 +135,7 @@ impl Shown {
         self.now()
     }
 
-    fn boot(&self) -> Boot {
+    fn latest(&self) -> Boot {
         Boot(self.0.load(Relaxed))
     }
 }
@@ -144,7 +144,7 @@ impl Clock for Shown {
     type Instant = Reading;
 
     fn now(&self) -> Reading {
-        Reading(self.boot())
+        Reading(self.latest())
     }
 }
 
