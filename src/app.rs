@@ -21,6 +21,7 @@ use crate::engine::snowflake::layout::Layout;
 use crate::engine::snowflake::{Setup, Snowflake};
 use crate::health::{Health, Part, Phase, State};
 use crate::ids::Incarnation;
+use crate::limit::Limit;
 use crate::metrics::{Metrics, NodeReading, SnowflakeReading};
 use crate::registry::WorkerRegistry;
 use crate::registry::sql::{SqlRegistry, create_bounds};
@@ -376,6 +377,10 @@ fn context(
     let bound = server.local_addr();
     let run_id = (Incarnation::random(), Incarnation::random());
     let (Ok(first), Ok(second)) = run_id else { return Err(Error::Failed("no randomness".into())) };
+    let users = Users::new(&config.auth).map_err(|error| Error::Refused(error.to_string()))?;
+    metrics.node_rate_limit.set(config.rate_limit.rate().qps());
+    let limited = users.iter().map(|user| user.limit().rate().qps()).filter(|&qps| qps > 0);
+    metrics.user_rate_limit.set(limited.min().unwrap_or(0));
     let settings = Settings {
         max_count: u64::from(config.server.max_count),
         max_clients: limits.max_clients,
@@ -393,7 +398,8 @@ fn context(
         clock: Arc::clone(clock),
         health: Arc::clone(health),
         metrics: Arc::clone(metrics),
-        users: Users::new(&config.auth).map_err(|error| Error::Refused(error.to_string()))?,
+        limit: Limit::new(config.rate_limit.rate(), clock.boot()),
+        users,
         clients: Clients::default(),
         stats: Arc::new(Stats::default()),
         settings,

@@ -13,6 +13,7 @@ pub mod engine;
 pub mod glob;
 pub mod health;
 pub mod ids;
+pub mod limit;
 pub mod metrics;
 pub mod registry;
 pub mod resp;

@@ -107,6 +107,10 @@ pub struct TagMetrics {
     pub buffer_waits: Counter,
     /// Ids left below the tag's limit.
     pub headroom: Gauge,
+    /// Ids that a rate limit has refused, by whose it was: `node`, `user` or `tag`.
+    pub rate_limited: Labelled,
+    /// Ids per second that the tag may give on this node; 0: no limit.
+    pub rate_limit: Gauge,
 }
 
 /// What is counted for one store.
@@ -138,6 +142,10 @@ pub struct Metrics {
     pub connections_rejected: Labelled,
     /// Bytes that are no request, by kind.
     pub protocol_errors: Labelled,
+    /// Ids per second that this node may give; 0: no limit.
+    pub node_rate_limit: Gauge,
+    /// Ids per second that a user may draw, of several limited users the least; 0: none is limited.
+    pub user_rate_limit: Gauge,
     tags: Mutex<tags::Tags>,
     durations: Mutex<BTreeMap<(&'static str, &'static str), Arc<Histogram>>>,
     stores: Mutex<BTreeMap<&'static str, Arc<StoreMetrics>>>,
@@ -207,6 +215,9 @@ impl Metrics {
             for (value, n) in counts.get() {
                 families.counter(name, help, &[(label, value)], n);
             }
+        }
+        for (scope, limit) in [("node", &self.node_rate_limit), ("user", &self.user_rate_limit)] {
+            tags::collect_rate_limit(scope, "", limit.get(), families);
         }
         for ((engine, command), histogram) in &*lock(&self.durations) {
             let help = "How long requests for ids took, from reading to the reply, in seconds.";

@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
+use crate::clock::Boot;
+use crate::limit::{self, Limit, Rate};
+
 mod rules;
 
 pub use rules::{HANDSHAKE, RuleError, Rules};
@@ -40,13 +43,17 @@ pub struct UserConfig {
     pub token_sha256: Vec<String>,
     /// What the user may do, in Redis' rule language, such as `~orders.* +@read +idget`. Default: nothing but connecting.
     pub acl: String,
+    /// How many ids per second the user may draw on this node, over all tags and connections. Default 0: no limit.
+    pub qps: u64,
+    /// How many ids at once after a pause. Default 0: as many as one second's.
+    pub burst: u64,
     /// Whether the user may log in. Default: true.
     pub enabled: bool,
 }
 
 impl Default for UserConfig {
     fn default() -> Self {
-        Self { name: String::new(), token_sha256: Vec::new(), acl: String::new(), enabled: true }
+        Self { name: String::new(), token_sha256: Vec::new(), acl: String::new(), qps: 0, burst: 0, enabled: true }
     }
 }
 
@@ -68,6 +75,9 @@ pub enum Error {
     /// The rules can't be used.
     #[error("auth.users '{0}': acl: {1}")]
     Rule(String, RuleError),
+    /// The rate can't be used.
+    #[error("auth.users '{0}': {1}")]
+    Rate(String, String),
 }
 
 /// Somebody who may log in.
@@ -76,6 +86,7 @@ pub struct User {
     name: String,
     digests: Vec<[u8; 32]>,
     rules: Rules,
+    limit: Limit,
     enabled: bool,
 }
 
@@ -91,8 +102,10 @@ impl User {
         let digests: Option<Vec<_>> = config.token_sha256.iter().map(|text| digest(text)).collect();
         let digests = digests.ok_or_else(|| Error::Token(name.clone()))?;
         let rules = Rules::parse(&config.acl).map_err(|error| Error::Rule(name.clone(), error))?;
+        limit::check(config.qps, config.burst, ["qps", "burst"]).map_err(|text| Error::Rate(name.clone(), text))?;
+        let limit = Limit::new(Rate::new(config.qps, config.burst), Boot::default());
         let enabled = config.enabled && !rules.off();
-        Ok(Self { name, digests, rules, enabled })
+        Ok(Self { name, digests, rules, limit, enabled })
     }
 
     /// The name.
@@ -105,6 +118,12 @@ impl User {
     #[must_use]
     pub const fn rules(&self) -> &Rules {
         &self.rules
+    }
+
+    /// How many ids the user may draw on this node.
+    #[must_use]
+    pub const fn limit(&self) -> &Limit {
+        &self.limit
     }
 
     /// Whether the user may log in.
@@ -146,6 +165,7 @@ impl Users {
                 name: DEFAULT_USER.into(),
                 digests: Vec::new(),
                 rules: Rules::everything(),
+                limit: Limit::new(Rate::default(), Boot::default()),
                 enabled: true,
             }));
         }
@@ -215,7 +235,7 @@ mod tests {
     const SECRET: &str = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
 
     fn user(name: &str, acl: &str) -> UserConfig {
-        UserConfig { name: name.into(), token_sha256: vec![SECRET.into()], acl: acl.into(), enabled: true }
+        UserConfig { name: name.into(), token_sha256: vec![SECRET.into()], acl: acl.into(), ..UserConfig::default() }
     }
 
     fn users(users: Vec<UserConfig>) -> Result<Users, Error> {
@@ -272,6 +292,9 @@ mod tests {
             assert!(matches!(users(vec![user(bad, "")]), Err(Error::Name(_))), "{bad}");
         }
         assert_eq!(users(vec![user("a", ""), user("a", "")]).expect_err("twice"), Error::Twice("a".into()));
+        let limited = UserConfig { burst: 5, ..user("a", "") };
+        let error = users(vec![limited]).expect_err("no rate").to_string();
+        assert_eq!(error, "auth.users 'a': burst is 5 without qps, so it limits nothing: set both or none");
         let error = users(vec![user("a", "get")]).expect_err("no rule").to_string();
         assert!(error.starts_with("auth.users 'a': acl: rule 'get': not a rule"), "{error}");
     }

@@ -1,7 +1,8 @@
-//! Ids for a request: finding the tag, taking the ids, and waiting for them while the read batch's deadline allows it.
+//! Ids for a request: finding the tag, asking the limits, taking the ids, and waiting for them while the read batch's deadline allows it.
 
 use std::sync::Arc;
 
+use super::limits::Limits;
 use super::session::{Call, Session};
 use super::{Batch, Context, Error};
 use crate::clock::Boot;
@@ -95,6 +96,18 @@ pub(super) async fn many(
 }
 
 async fn take_all(session: &mut Session, entry: &Entry, demand: Demand, call: &Call<'_>) -> Result<(), Error> {
+    let limits = Limits::of(session.user.as_ref(), entry, call.context, call.batch.now);
+    if let Some(limits) = &limits {
+        limits.batch(demand.count())?;
+    }
+    let taken = take_from_engine(session, entry, demand, call).await;
+    if let (Err(_), Some(limits)) = (&taken, &limits) {
+        limits.give_back(demand.count());
+    }
+    taken
+}
+
+async fn take_from_engine(session: &mut Session, entry: &Entry, demand: Demand, call: &Call<'_>) -> Result<(), Error> {
     let tag = entry.name().as_str();
     let mut now = call.batch.now;
     loop {

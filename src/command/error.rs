@@ -7,8 +7,10 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use super::Spec;
+use super::limits::Scope;
 use crate::ids::MAX_ID;
 use crate::resp::Request;
 use crate::router;
@@ -44,6 +46,8 @@ pub enum Prefix {
     IdClock,
     /// A number of ids that is not served.
     IdCount,
+    /// More ids than a rate limit allows now.
+    IdLimit,
     /// The tag does not exist.
     IdNoTag,
     /// The command does not fit the tag, or an id server.
@@ -85,6 +89,7 @@ impl Prefix {
             Self::IdBackend => ("IDBACKEND", "idbackend"),
             Self::IdClock => ("IDCLOCK", "idclock"),
             Self::IdCount => ("IDCOUNT", "idcount"),
+            Self::IdLimit => ("IDLIMIT", "idlimit"),
             Self::IdNoTag => ("IDNOTAG", "idnotag"),
             Self::IdType => ("IDTYPE", "idtype"),
             Self::IdExhausted => ("IDEXHAUSTED", "idexhausted"),
@@ -301,6 +306,36 @@ impl Error {
         Self::new(Prefix::IdCount, format!("the number of ids must be at most {most}: ask several times"))
     }
 
+    /// A limit of `qps` ids per second has nothing left for `wait`.
+    pub(super) fn limited(scope: Scope<'_>, qps: u64, wait: Duration) -> Self {
+        let who = match scope {
+            Scope::User(name) => format!("user '{name}' may draw"),
+            Scope::Node => "this node may give".to_owned(),
+            Scope::Tag(tag) => format!("tag '{tag}' may give"),
+        };
+        let here = if scope == Scope::Node { "" } else { " on this node" };
+        let ids = if qps == 1 { "id" } else { "ids" };
+        let wait = wait.as_nanos().div_ceil(1_000_000).max(1);
+        Self::new(Prefix::IdLimit, format!("{who} {qps} {ids} per second{here}: retry after {wait} ms"))
+    }
+
+    /// A request for more ids than a limit ever has at once.
+    pub(super) fn above_burst(scope: Scope<'_>, most: u64) -> Self {
+        let text = match scope {
+            Scope::User(name) => {
+                format!("user '{name}' may draw at most {most} ids at once on this node: ask for fewer")
+            }
+            Scope::Node => {
+                format!("this node may give at most {most} ids at once: ask for fewer, or raise rate_limit.burst")
+            }
+            Scope::Tag(tag) => format!(
+                "tag '{tag}' may give at most {most} ids at once on this node: ask for fewer, or raise it with \
+                 IDTAG ALTER {tag} BURST n"
+            ),
+        };
+        Self::new(Prefix::IdCount, text)
+    }
+
     pub(super) fn bad_id() -> Self {
         Self::new(Prefix::IdCount, "an id is an integer from 1 to 9223372036854775807")
     }
@@ -483,8 +518,11 @@ mod tests {
 
     #[test]
     fn private_prefixes_begin_with_no_word_that_clients_act_on() {
-        use Prefix::{IdBackend, IdClock, IdConflict, IdCount, IdExhausted, IdNoTag, IdRetired, IdTag, IdType};
-        let private = [IdBackend, IdClock, IdCount, IdNoTag, IdType, IdExhausted, IdConflict, IdRetired, IdTag];
+        use Prefix::{
+            IdBackend, IdClock, IdConflict, IdCount, IdExhausted, IdLimit, IdNoTag, IdRetired, IdTag, IdType,
+        };
+        let private =
+            [IdBackend, IdClock, IdCount, IdLimit, IdNoTag, IdType, IdExhausted, IdConflict, IdRetired, IdTag];
         let acted_on = [
             "ASK",
             "MOVED",
@@ -511,6 +549,32 @@ mod tests {
             assert!(!acted_on.iter().any(|word| prefix.word().starts_with(word)), "{prefix:?}");
             assert_eq!(prefix.word().to_ascii_lowercase(), prefix.label());
         }
+    }
+
+    #[test]
+    fn a_limit_says_whose_it_is_and_how_long_to_wait() {
+        let limited = |scope, qps, micros| Error::limited(scope, qps, Duration::from_micros(micros)).line();
+        assert_eq!(
+            limited(Scope::Tag("x"), 1000, 11_001),
+            "IDLIMIT tag 'x' may give 1000 ids per second on this node: retry after 12 ms"
+        );
+        assert_eq!(limited(Scope::Node, 1, 0), "IDLIMIT this node may give 1 id per second: retry after 1 ms");
+        assert_eq!(
+            limited(Scope::User("bob"), 50, 20_000),
+            "IDLIMIT user 'bob' may draw 50 ids per second on this node: retry after 20 ms"
+        );
+        assert_eq!(
+            Error::above_burst(Scope::Tag("x"), 50).line(),
+            "IDCOUNT tag 'x' may give at most 50 ids at once on this node: ask for fewer, or raise it with IDTAG ALTER x BURST n"
+        );
+        assert_eq!(
+            Error::above_burst(Scope::Node, 50).line(),
+            "IDCOUNT this node may give at most 50 ids at once: ask for fewer, or raise rate_limit.burst"
+        );
+        assert_eq!(
+            Error::above_burst(Scope::User("bob"), 50).line(),
+            "IDCOUNT user 'bob' may draw at most 50 ids at once on this node: ask for fewer"
+        );
     }
 
     #[test]

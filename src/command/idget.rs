@@ -2,14 +2,16 @@
 //!
 //! Requests that equal the one before them are counted, not carried out: the run is taken from the engine as one demand
 //! when something else comes or the read batch ends. Each request of it succeeds or fails as if alone: ids there are go to
-//! the first ones, the rest waits for more until the batch's deadline and then fails together.
+//! the first ones, the rest waits for more until the batch's deadline and then fails together. What the rate limits don't let
+//! through is refused behind those.
 
+use super::limits::Limits;
 use super::session::{Call, Session};
 use super::spec::Spec;
 use super::{Batch, Context, Error, draw};
 use crate::ids::total;
 use crate::resp::{IdForm, ids};
-use crate::router::{Demand, Shortage};
+use crate::router::{Demand, Entry, Shortage};
 
 /// The options behind the tag, and the count where there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,9 +128,43 @@ impl Session {
         self.run.raw.shrink_to(KEPT_BYTES);
         let before = out.len();
         let Some(entry) = self.entry.take() else { return };
+        let limits = Limits::of(self.user.as_ref(), &entry, context, batch.now);
+        let (passed, limited) = limits.as_ref().map_or((count, None), |limits| limits.singles(count));
+        let (left, failed) = self.draw(&entry, passed, context, batch, out).await;
+        if let Some(limits) = &limits {
+            limits.give_back(left);
+        }
+        entry.metrics().issued.add(passed - left);
+        if let Some(error) = &failed {
+            write_times(error, left, out);
+        }
+        let spec = run_spec(self.run.incr);
+        if passed > 0 {
+            self.count(context, spec, Some(&entry), passed, failed.as_ref().map(|error| (error, left)));
+        }
+        if let Some(error) = &limited {
+            write_times(error, count - passed, out);
+            self.ranges.clear();
+            self.count(context, spec, Some(&entry), count - passed, Some((error, count - passed)));
+        }
+        if self.run.silent {
+            out.truncate(before);
+        }
+        self.entry = Some(entry);
+    }
+
+    /// Draws `count` single ids and writes them; how many could not be drawn, and why.
+    async fn draw(
+        &mut self,
+        entry: &Entry,
+        count: u64,
+        context: &Context,
+        batch: &Batch,
+        out: &mut Vec<u8>,
+    ) -> (u64, Option<Error>) {
         let mut left = count;
         let mut now = batch.now;
-        let failed = loop {
+        while left > 0 {
             self.ranges.clear();
             let answer = entry.take(Demand::Singles(left), now, &mut self.ranges);
             for range in &self.ranges {
@@ -136,27 +172,21 @@ impl Session {
             }
             left = left.saturating_sub(total(&self.ranges));
             match answer {
-                _ if left == 0 => break None,
-                Ok(()) => break Some(Error::short_of_ids(entry.name().as_str())),
-                Err(Shortage::Refused(refusal)) => break Some(Error::refused(entry.name().as_str(), &refusal)),
+                _ if left == 0 => break,
+                Ok(()) => return (left, Some(Error::short_of_ids(entry.name().as_str()))),
+                Err(Shortage::Refused(refusal)) => {
+                    return (left, Some(Error::refused(entry.name().as_str(), &refusal)));
+                }
                 Err(Shortage::Later(later)) => {
                     if !self.waiting.wait(later, context, batch).await {
-                        break Some(Error::still_waiting(entry.name().as_str(), batch.wait_max.as_millis()));
+                        let late = Error::still_waiting(entry.name().as_str(), batch.wait_max.as_millis());
+                        return (left, Some(late));
                     }
                     now = context.clock.boot();
                 }
             }
-        };
-        if let Some(error) = &failed {
-            write_times(error, left, out);
         }
-        entry.metrics().issued.add(count - left);
-        let failed = failed.as_ref().map(|error| (error, left));
-        self.count(context, run_spec(self.run.incr), Some(&entry), count, failed);
-        if self.run.silent {
-            out.truncate(before);
-        }
-        self.entry = Some(entry);
+        (left, None)
     }
 }
 

@@ -43,7 +43,8 @@ fn describe(info: &Info) -> Value {
     }
     fields.extend([
         ("qps", value(definition.qps)),
-        ("burst", value(definition.burst)),
+        // As it is in force: what was left out is one second's worth.
+        ("burst", value(definition.rate().burst())),
         ("critical", Value::Boolean(definition.critical)),
         ("description", text(&definition.description)),
         ("revision", value(info.row.revision)),

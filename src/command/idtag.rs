@@ -1,9 +1,12 @@
 //! `IDTAG CREATE | ALTER | FLOOR | RETIRE`: the catalogue. (`IDTAG LIST` stands beside `SCAN` in [`super::keyspace`].)
 
+use std::ops::RangeInclusive;
+
 use super::Error;
 use super::number::integer;
 use super::session::Call;
 use crate::ids::{MAX_ID, TagName};
+use crate::limit::{MAX_BURST, MAX_QPS};
 use crate::resp::Value;
 use crate::router::{Alteration, EngineKind, Order};
 use crate::router::{MAX_DESCRIPTION_LEN, Wanted};
@@ -29,7 +32,7 @@ pub(super) async fn execute(change: Change, call: &Call<'_>) -> Result<Value, Er
             if call.len() > end {
                 return Err(Error::unexpected(call.spec, call.arg(end)));
             }
-            router.floor(&tag, number("FLOOR", call.arg(3), 0)?, force).await
+            router.floor(&tag, number("FLOOR", call.arg(3), 0..=MAX_ID)?, force).await
         }
         Change::Retire => router.retire(&tag).await,
     };
@@ -42,7 +45,7 @@ fn creation(call: &Call<'_>) -> Result<Wanted, Error> {
         let taken = match name.to_ascii_uppercase().as_slice() {
             b"ENGINE" => put(&mut wanted.engine, engine(sent)?),
             b"ORDER" => put(&mut wanted.order, order(sent)?),
-            b"START" => put(&mut wanted.start, number("START", sent, 1)?),
+            b"START" => put(&mut wanted.start, number("START", sent, 1..=MAX_ID)?),
             _ => field(&mut wanted.fields, call, name, sent)?,
         };
         taken.then_some(()).ok_or_else(|| Error::stands_twice(name))?;
@@ -77,12 +80,12 @@ fn options<'c>(call: &Call<'c>) -> Result<Vec<Pair<'c>>, Error> {
 /// Takes one option that both CREATE and ALTER have; `false` when it stands there twice.
 fn field(fields: &mut Alteration, call: &Call<'_>, name: &[u8], sent: &[u8]) -> Result<bool, Error> {
     Ok(match name.to_ascii_uppercase().as_slice() {
-        b"STEP" => put(&mut fields.step, number("STEP", sent, 1)?),
-        b"MINSTEP" => put(&mut fields.min_step, number("MINSTEP", sent, 1)?),
-        b"MAXSTEP" => put(&mut fields.max_step, number("MAXSTEP", sent, 1)?),
-        b"MAX" => put(&mut fields.id_limit, number("MAX", sent, 1)?),
-        b"QPS" => put(&mut fields.qps, number("QPS", sent, 0)?),
-        b"BURST" => put(&mut fields.burst, number("BURST", sent, 0)?),
+        b"STEP" => put(&mut fields.step, number("STEP", sent, 1..=MAX_ID)?),
+        b"MINSTEP" => put(&mut fields.min_step, number("MINSTEP", sent, 1..=MAX_ID)?),
+        b"MAXSTEP" => put(&mut fields.max_step, number("MAXSTEP", sent, 1..=MAX_ID)?),
+        b"MAX" => put(&mut fields.id_limit, number("MAX", sent, 1..=MAX_ID)?),
+        b"QPS" => put(&mut fields.qps, number("QPS", sent, 0..=MAX_QPS)?),
+        b"BURST" => put(&mut fields.burst, number("BURST", sent, 0..=MAX_BURST)?),
         b"CRITICAL" => put(&mut fields.critical, yes_or_no(sent)?),
         b"DESC" => put(&mut fields.description, description(sent)?),
         _ => return Err(Error::unexpected(call.spec, name)),
@@ -95,9 +98,10 @@ fn put<T>(place: &mut Option<T>, value: T) -> bool {
     first
 }
 
-fn number(option: &str, sent: &[u8], least: u64) -> Result<u64, Error> {
-    let number = integer(sent).and_then(|number| u64::try_from(number).ok()).filter(|&number| number >= least);
-    number.ok_or_else(|| Error::bad_option(option, &format!("an integer from {least} to {MAX_ID}")))
+fn number(option: &str, sent: &[u8], bounds: RangeInclusive<u64>) -> Result<u64, Error> {
+    let number = integer(sent).and_then(|number| u64::try_from(number).ok()).filter(|number| bounds.contains(number));
+    let wanted = || format!("an integer from {} to {}", bounds.start(), bounds.end());
+    number.ok_or_else(|| Error::bad_option(option, &wanted()))
 }
 
 fn yes_or_no(sent: &[u8]) -> Result<bool, Error> {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::acl::Users;
 use crate::clock::{Boot, Clock};
 use crate::health::Health;
+use crate::limit::Limit;
 use crate::metrics::Metrics;
 use crate::router::Router;
 
@@ -37,6 +38,7 @@ mod info;
 mod introspect;
 mod keyspace;
 mod latency;
+mod limits;
 mod number;
 mod ping;
 mod pubsub;
@@ -134,6 +136,8 @@ pub struct Context {
     pub health: Arc<Health>,
     /// What Prometheus reads.
     pub metrics: Arc<Metrics>,
+    /// How many ids this node may give.
+    pub limit: Limit,
     /// Who may log in.
     pub users: Users,
     /// The connections.

@@ -61,7 +61,8 @@ mod tests {
 
     fn users(acl: &str) -> Users {
         let digest = "0".repeat(64);
-        let user = UserConfig { name: "bob".into(), token_sha256: vec![digest], acl: acl.into(), enabled: true };
+        let user =
+            UserConfig { name: "bob".into(), token_sha256: vec![digest], acl: acl.into(), ..UserConfig::default() };
         Users::new(&Config { users: vec![user] }).expect("valid")
     }
 

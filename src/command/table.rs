@@ -30,6 +30,8 @@ const DEFINITION: &[Argument] = &[
     Argument::number("step").after("MINSTEP"),
     Argument::number("step").after("MAXSTEP"),
     Argument::number("id").after("MAX"),
+    Argument::number("ids").after("QPS"),
+    Argument::number("ids").after("BURST"),
     Argument::text("yes|no").after("CRITICAL"),
     Argument::text("text").after("DESC"),
 ];
@@ -43,6 +45,8 @@ const CREATION: &[Argument] = &[
     Argument::number("step").after("MAXSTEP"),
     Argument::number("first").after("START"),
     Argument::number("id").after("MAX"),
+    Argument::number("ids").after("QPS"),
+    Argument::number("ids").after("BURST"),
     Argument::text("yes|no").after("CRITICAL"),
     Argument::text("text").after("DESC"),
 ];

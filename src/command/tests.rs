@@ -13,9 +13,10 @@ use super::*;
 use crate::acl::{self, UserConfig};
 use crate::clock::{ManualClock, SystemClock};
 use crate::health::Phase;
+use crate::limit::Rate;
 use crate::resp::{Limits, Scan, Scanner};
 use crate::router::testing::Bench;
-use crate::router::{self, Rule, Unknown};
+use crate::router::{self, Alteration, Rule, Unknown};
 use crate::store::EngineKind;
 use crate::store::memory::{Fault, Memory};
 
@@ -42,6 +43,10 @@ impl Node {
     }
 
     fn with(users: Vec<UserConfig>, tags: router::Config) -> Self {
+        Self::limited(users, tags, Rate::default())
+    }
+
+    fn limited(users: Vec<UserConfig>, tags: router::Config, limit: Rate) -> Self {
         let Bench { router, store, clock, health, metrics } = Router::in_memory(tags);
         health.enter(Phase::Serving);
         let settings = Settings {
@@ -63,6 +68,7 @@ impl Node {
             clock: Arc::new(clock.clone()),
             health,
             metrics,
+            limit: Limit::new(limit, clock.boot()),
             users: Users::new(&acl::Config { users }).expect("valid users"),
             clients: Clients::default(),
             stats,
@@ -129,7 +135,7 @@ impl Connection<'_> {
 }
 
 fn user(name: &str, acl: &str) -> UserConfig {
-    UserConfig { name: name.into(), token_sha256: vec![SECRET.into()], acl: acl.into(), enabled: true }
+    UserConfig { name: name.into(), token_sha256: vec![SECRET.into()], acl: acl.into(), ..UserConfig::default() }
 }
 
 fn repeated(line: &str, times: usize) -> String {
@@ -338,7 +344,7 @@ async fn the_catalogue_is_changed_by_commands() {
     for (bad, expected) in [
         ("STEP 0", "STEP must be an integer from 1 to 9223372036854775807"),
         ("START abc", "START must be an integer from 1 to 9223372036854775807"),
-        ("QPS -1", "QPS must be an integer from 0 to 9223372036854775807"),
+        ("QPS -1", "QPS must be an integer from 0 to 10000000"),
         ("ENGINE fast", "ENGINE must be segment or snowflake"),
         ("ORDER loose", "ORDER must be node or strict"),
         ("CRITICAL maybe", "CRITICAL must be yes or no"),
@@ -965,4 +971,109 @@ async fn every_request_of_random_inputs_has_exactly_one_reply() {
         errors > INPUTS / 4 && requests - errors > INPUTS / 4 && left_out < INPUTS / 10,
         "{errors} of {requests}, {left_out}"
     );
+}
+
+#[tokio::test]
+async fn pipelined_requests_get_what_the_limit_has_and_the_rest_the_time_to_wait() {
+    let node = Node::new();
+    let mut connection = node.connect();
+    for engine in ["segment", "snowflake"] {
+        let created = connection.send(&format!("IDTAG CREATE {engine} ENGINE {engine} QPS 1000 BURST 3")).await;
+        assert_eq!(created, "+OK");
+    }
+    let refused = "-IDLIMIT tag 'segment' may give 1000 ids per second on this node: retry after 1 ms";
+    let answer = connection.send(&"IDGET segment\n".repeat(5)).await;
+    assert_eq!(answer, format!(":1 :2 :3 {refused} {refused}"));
+    assert_eq!(connection.send("INCR segment\nINCRBY segment 1\nIDRANGE segment 1").await, [refused; 3].join(" "));
+    node.clock.advance(Duration::from_millis(2));
+    let answer = connection.send("IDGET segment\nMULTI\nIDGET segment\nIDGET segment\nEXEC").await;
+    assert_eq!(answer, format!(":4 +OK +QUEUED +QUEUED *2 :5 {refused}"));
+    assert_eq!(connection.send("IDGET order").await, ":1", "another tag");
+    let metrics = node.context.router.find(b"segment").expect("known");
+    let metrics = metrics.metrics();
+    assert_eq!((metrics.requests_ok.get(), metrics.issued.get()), (5, 5));
+    assert_eq!(metrics.requests_failed.get(), [("idlimit", 6)]);
+    assert_eq!(metrics.rate_limited.get(), [("tag", 6)]);
+}
+
+#[tokio::test]
+async fn a_batch_passes_whole_or_not_and_above_the_burst_never() {
+    let node = Node::new();
+    let mut connection = node.connect();
+    assert_eq!(connection.send("IDTAG CREATE order QPS 1000 BURST 30").await, "+OK");
+    let never = "-IDCOUNT tag 'order' may give at most 30 ids at once on this node: ask for fewer, or raise it with \
+                 IDTAG ALTER order BURST n";
+    assert_eq!(connection.send("IDMGET order 31\nINCRBY order 31\nIDRANGE order 31").await, [never; 3].join(" "));
+    assert_eq!(connection.send("INCRBY order 20").await, ":20");
+    let later = "-IDLIMIT tag 'order' may give 1000 ids per second on this node: retry after 5 ms";
+    assert_eq!(connection.send("INCRBY order 15\nINCRBY order 10").await, format!("{later} :30"));
+    node.clock.advance(Duration::from_millis(5));
+    assert_eq!(connection.send("INCRBY order 5").await, ":35");
+    let free = connection.send("IDTAG ALTER order QPS 0\nINCRBY order 5000").await;
+    assert!(free.starts_with("+OK :"), "{free}");
+}
+
+#[tokio::test]
+async fn what_one_limit_refuses_costs_the_others_nothing() {
+    let bob = UserConfig { qps: 1000, burst: 40, ..user("bob", "~* +@all") };
+    let node = Node::limited(vec![bob, user("eve", "~* +@all")], router::Config::default(), Rate::new(1000, 100));
+    let (mut bob, mut eve) = (node.connect(), node.connect());
+    assert_eq!(
+        bob.send("AUTH bob secret\nIDTAG CREATE few QPS 100 BURST 10\nIDTAG CREATE end MAX 5").await,
+        "+OK +OK +OK"
+    );
+    assert_eq!(eve.send("AUTH eve secret").await, "+OK");
+    let answer = bob.send(&"IDGET few\n".repeat(1000)).await;
+    assert_eq!(
+        (answer.matches(':').count() - 990, answer.matches("-IDLIMIT tag 'few' may give 100 ").count()),
+        (10, 990)
+    );
+    assert!(answer.ends_with("retry after 10 ms"), "{answer}");
+    // Ids that the engine has not are given back: five of these end the tag.
+    assert!(bob.send(&"IDGET end\n".repeat(30)).await.contains(":5 -IDEXHAUSTED "));
+    // The burst of bob had 40, less the 15 that he got.
+    assert_eq!(bob.send("INCRBY order 25").await, ":25");
+    let limited = "-IDLIMIT user 'bob' may draw 1000 ids per second on this node: retry after 7 ms";
+    assert_eq!(bob.send("INCRBY order 7").await, limited);
+    let never = "-IDCOUNT user 'bob' may draw at most 40 ids at once on this node: ask for fewer";
+    assert_eq!(bob.send("INCRBY order 41").await, never);
+    // And the node's 100, less the 40 that anybody got.
+    assert_eq!(eve.send("INCRBY order 60").await, ":85");
+    let limited = "-IDLIMIT this node may give 1000 ids per second: retry after 1 ms";
+    assert_eq!(eve.send("IDGET order").await, limited);
+    // Who waits for several limits is told the longest.
+    assert!(
+        bob.send("IDGET few").await.ends_with("tag 'few' may give 100 ids per second on this node: retry after 10 ms")
+    );
+}
+
+#[tokio::test]
+async fn strangers_take_nothing_from_a_tag() {
+    let node = Node::with_users(vec![user("bob", "~order +idget"), user("eve", "~other +idget +idtag|create")]);
+    let (mut nobody, mut bob, mut eve) = (node.connect(), node.connect(), node.connect());
+    bob.send("AUTH bob secret").await;
+    assert_eq!(eve.send("AUTH eve secret\nIDTAG CREATE other QPS 1 BURST 2").await, "+OK +OK");
+    let own = Alteration { qps: Some(1), burst: Some(2), ..Alteration::default() };
+    let order = crate::ids::TagName::new(b"order").expect("a tag");
+    node.context.router.create(&order, &router::Wanted { fields: own, ..Default::default() }).await.expect("created");
+    for stranger in [&mut nobody, &mut eve] {
+        let answer = stranger.send(&"IDGET order\n".repeat(50)).await;
+        assert_eq!(answer.matches("-NO").count(), 50, "{answer}");
+    }
+    assert_eq!(bob.send("IDGET\nIDGET order STR x\nIDGET order x").await.matches("-ERR").count(), 3);
+    assert_eq!(bob.send("IDGET order\nIDGET order").await, ":1 :2");
+}
+
+#[tokio::test]
+async fn idinfo_tells_the_limit_in_force() {
+    let node = Node::new();
+    let mut connection = node.connect();
+    assert_eq!(connection.send("IDTAG CREATE order QPS 500").await, "+OK");
+    assert!(connection.send("IDINFO order").await.contains("$3 qps :500 $5 burst :500 "));
+    assert_eq!(connection.send("IDTAG ALTER order BURST 40").await, "+OK");
+    assert!(connection.send("IDINFO order").await.contains("$3 qps :500 $5 burst :40 "));
+    assert_eq!(connection.send("IDTAG ALTER order QPS 0").await, "+OK");
+    assert!(connection.send("IDINFO order").await.contains("$3 qps :0 $5 burst :0 "));
+    let alone = "-IDCONFLICT BURST is 9 without QPS, so it limits nothing: set both or none";
+    assert_eq!(connection.send("IDTAG ALTER order BURST 9\nIDTAG CREATE x BURST 9").await, [alone; 2].join(" "));
 }

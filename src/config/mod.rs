@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Wall;
-use crate::{acl, admin, engine, router, server, store, telemetry};
+use crate::{acl, admin, engine, limit, router, server, store, telemetry};
 
 mod defaults;
 mod entries;
@@ -45,6 +45,8 @@ pub struct Sections {
     pub segment: engine::segment::Config,
     /// Where counters and tags are kept.
     pub database: store::Config,
+    /// How many ids this node gives.
+    pub rate_limit: limit::Config,
     /// Which tags there are.
     pub tags: router::Config,
     /// What the program tells about itself.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Problem;
 use crate::ids::{MAX_ID, MAX_TAG_LEN, TagName, is_tag_byte};
+use crate::limit;
 use crate::router::{self, MAX_DESCRIPTION_LEN};
 use crate::store::EngineKind;
 
@@ -60,6 +61,9 @@ fn bad_declaration(declared: &router::Declared) -> Option<String> {
         if !(1..=MAX_ID).contains(&value) {
             return Some(format!("{name} {value} is outside 1 to {MAX_ID}"));
         }
+    }
+    if let Err(text) = limit::check(declared.qps.unwrap_or(0), declared.burst.unwrap_or(0), ["qps", "burst"]) {
+        return Some(text);
     }
     let above = |low: Option<u64>, high: Option<u64>| low.zip(high).is_some_and(|(low, high)| low > high);
     if above(declared.min_step, declared.step) || above(declared.step, declared.max_step) {

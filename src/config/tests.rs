@@ -86,6 +86,7 @@ fn the_file_of_defaults_has_the_keys_and_values_of_the_program() {
         ("snowflake", fields::<engine::snowflake::Config>()),
         ("segment", fields::<engine::segment::Config>()),
         ("database", fields::<store::Config>()),
+        ("rate_limit", fields::<crate::limit::Config>()),
         ("tags", fields::<router::Config>()),
         ("log", fields::<telemetry::Config>()),
     ];
@@ -340,6 +341,8 @@ fn numbers_out_of_bounds_are_refused() {
         ("server: { wait_max: 11s }", ["server.wait_max", "11s is outside 0s to 10s"]),
         ("tags: { refresh: 1ms }", ["tags.refresh", "10ms"]),
         ("tags: { max: 0 }", ["tags.max", "0 is outside"]),
+        ("rate_limit: { qps: 10000001 }", ["rate_limit.qps", "0 to 10000000 ids per second"]),
+        ("rate_limit: { burst: 5 }", ["rate_limit.burst", "without rate_limit.qps"]),
     ] {
         says(&refused(load_yaml(yaml)), &words);
     }
@@ -354,6 +357,8 @@ fn tags_and_rules_are_checked() {
         ("declared: [ { tag: a }, { tag: a } ]", ["tags.declared", "declared twice"]),
         ("declared: [ { tag: a, min_step: 9, step: 5 } ]", ["tags.declared", "steps are out of order"]),
         ("declared: [ { tag: a, start: 9, max: 5 } ]", ["tags.declared", "start is above max"]),
+        ("declared: [ { tag: a, qps: 5, burst: 2000000000 } ]", ["tags.declared", "burst must be 0 to 1000000000"]),
+        ("declared: [ { tag: a, burst: 5 } ]", ["tags.declared", "without qps"]),
         ("declared: [ { tag: a, start: 0 } ]", ["tags.declared", "start 0 is outside"]),
         ("declared: [ { tag: a, engine: snowflake, step: 5 } ]", ["tags.declared", "step means nothing"]),
         ("declared: [ { tag: a, description: \"a\\nb\" } ]", ["tags.declared", "more than one line"]),

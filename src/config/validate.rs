@@ -39,6 +39,7 @@ fn rooms(config: &Config, wall: Wall, problems: &mut Vec<Problem>) {
         config.snowflake.validate(wall).map_err(|error| text(&error)),
         config.segment.validate(),
         config.database.validate(),
+        config.rate_limit.validate(),
     ];
     for problem in said.into_iter().filter_map(Result::err).map(|text| told(&text)) {
         // What was said already for reasons that only several sections together give is the better text.

@@ -46,7 +46,7 @@ impl Tags {
         if let Some((engine, metrics)) = self.other.remove(tag) {
             let gone = self.gone.entry(engine).or_default();
             gone.add(&metrics);
-            (gone.remaining, gone.headroom) = (0, None);
+            (gone.remaining, gone.headroom, gone.rate_limit) = (0, None, 0);
         }
     }
 
@@ -56,6 +56,7 @@ impl Tags {
             let mut sums = Sums::default();
             sums.add(metrics);
             sums.collect(tag.as_str(), engine, Some(metrics.step.get()), families);
+            collect_rate_limit("tag", tag.as_str(), sums.rate_limit, families);
         }
         let mut other = self.gone.clone();
         for (engine, metrics) in self.other.values() {
@@ -64,9 +65,20 @@ impl Tags {
         for (engine, sums) in &other {
             sums.collect("_other", engine, None, families);
         }
+        let least = other.values().map(|sums| sums.rate_limit).filter(|&limit| limit > 0).min();
+        collect_rate_limit("tag", "_other", least.unwrap_or(0), families);
         let mut sums = Sums::default();
         sums.add(unknown);
         sums.collect_failed("_unknown", "none", families);
+    }
+}
+
+/// Adds the limit of a node, a user or a tag, if there is one.
+pub fn collect_rate_limit(scope: &'static str, tag: &str, ids_per_second: i64, families: &mut Families) {
+    if ids_per_second > 0 {
+        let help = "Ids per second that are allowed on this node; of several users or tags the least.";
+        let labels = [("scope", scope), ("biz_tag", tag)];
+        families.gauge_i64("idgen_rate_limit_ids_per_second", help, &labels, ids_per_second);
     }
 }
 
@@ -83,6 +95,9 @@ struct Sums {
     remaining: i64,
     /// The least of all: a sum would hide the tag that runs out.
     headroom: Option<i64>,
+    rate_limited: BTreeMap<&'static str, u64>,
+    /// The least of all that have one; 0: none has.
+    rate_limit: i64,
 }
 
 impl Sums {
@@ -94,10 +109,13 @@ impl Sums {
         self.remaining = self.remaining.saturating_add(metrics.remaining.get());
         let headroom = metrics.headroom.get();
         self.headroom = Some(self.headroom.map_or(headroom, |least| least.min(headroom)));
+        let limits = [self.rate_limit, metrics.rate_limit.get()];
+        self.rate_limit = limits.into_iter().filter(|&limit| limit > 0).min().unwrap_or(0);
         for (sum, counts) in [
             (&mut self.failed, &metrics.requests_failed),
             (&mut self.fetch_failures, &metrics.fetch_failures),
             (&mut self.step_changes, &metrics.step_changes),
+            (&mut self.rate_limited, &metrics.rate_limited),
         ] {
             for (label, n) in counts.get() {
                 *sum.entry(label).or_default() += n;
@@ -111,6 +129,15 @@ impl Sums {
         self.collect_failed(tag, engine, families);
         let labels = [("biz_tag", tag), ("engine", engine)];
         families.counter("idgen_ids_issued_total", "Ids written to clients.", &labels, self.issued);
+        for (scope, n) in &self.rate_limited {
+            let labels = [("scope", *scope), ("biz_tag", tag)];
+            families.counter_sum(
+                "idgen_rate_limited_total",
+                "Ids that a rate limit has refused, by whose it was: node, user or tag.",
+                &labels,
+                *n,
+            );
+        }
         if engine == "segment" {
             self.collect_segment(tag, step, families);
         }

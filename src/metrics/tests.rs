@@ -19,7 +19,11 @@ fn eventful() -> Arc<Metrics> {
         counted.fetch_failures.add("transient", 1);
         counted.step_changes.add("busy", 1);
         counted.remaining.set(500);
+        counted.rate_limited.add("tag", 7);
+        counted.rate_limited.add("node", 2);
+        counted.rate_limit.set(100);
     }
+    metrics.node_rate_limit.set(5000);
     metrics.unknown.requests_failed.add("idnotag", 2);
     metrics.discarded.add("stop", 7);
     metrics.connections.add(2);
@@ -52,6 +56,11 @@ fn counts_come_out_under_their_names() {
     has(&text, r#"idgen_ids_issued_total{biz_tag="trace",engine="snowflake"} 30"#);
     has(&text, r#"idgen_segment_remaining_ids{biz_tag="order"} 500"#);
     has(&text, r#"idgen_ids_discarded_total{reason="stop"} 7"#);
+    has(&text, r#"idgen_rate_limited_total{scope="tag",biz_tag="order"} 7"#);
+    has(&text, r#"idgen_rate_limited_total{scope="node",biz_tag="trace"} 2"#);
+    has(&text, r#"idgen_rate_limit_ids_per_second{scope="tag",biz_tag="order"} 100"#);
+    has(&text, r#"idgen_rate_limit_ids_per_second{scope="node",biz_tag=""} 5000"#);
+    assert!(!text.contains(r#"scope="user""#), "no user is limited");
     has(&text, r#"idgen_request_duration_seconds_bucket{engine="segment",command="idget",le="0.00001"} 3"#);
     has(&text, r#"idgen_segment_fetch_duration_seconds_count{store="sqlite"} 1"#);
     has(&text, r#"idgen_store_up{store="sqlite"} 1"#);

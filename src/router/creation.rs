@@ -1,7 +1,7 @@
 //! What a new tag becomes, and how a tag that stands differs from what somebody wants.
 //!
-//! What is not named takes its value from the first rule that matches and from the defaults. What a tag can't have, or what
-//! this version would not keep, is refused rather than ignored.
+//! What is not named takes its value from the first rule that matches and from the defaults. What a tag can't have is
+//! refused rather than ignored.
 
 use std::fmt::Display;
 
@@ -13,7 +13,6 @@ impl Router {
     /// The row of `tag`, made by `wanted` and the defaults unless it stands, and whether it was made. The row of a tag that
     /// this node knows is only looked for: where it is gone, a new one would give the tag's ids again.
     pub(super) async fn create_row(&self, tag: &TagName, wanted: &Wanted) -> Result<(Row, bool), Error> {
-        refuse_limits(&wanted.fields)?;
         if self.find(tag.as_str().as_bytes()).is_some() {
             let found = self.parts.store.find(tag).await.map_err(|error| self.store_error(tag, &error))?;
             return found.map(|row| (row, false)).ok_or_else(|| self.vanished(tag));
@@ -58,8 +57,8 @@ impl Router {
             min_step,
             max_step,
             id_limit: fields.id_limit.unwrap_or(MAX_ID),
-            qps: 0,
-            burst: 0,
+            qps: fields.qps.unwrap_or(0),
+            burst: fields.burst.unwrap_or(0),
             critical: fields.critical.unwrap_or(false),
             description: fields.description.clone().unwrap_or_default(),
         })
@@ -103,7 +102,8 @@ pub(super) fn difference(row: &Row, wanted: &Wanted) -> Option<Error> {
         ("MAXSTEP", fields.max_step, stands.max_step),
         ("MAX", fields.id_limit, stands.id_limit),
         ("QPS", fields.qps, stands.qps),
-        ("BURST", fields.burst, stands.burst),
+        // A burst of 0 that stands is one second's worth, which may be named as well.
+        ("BURST", fields.burst, if fields.burst == Some(0) { stands.burst } else { stands.rate().burst() }),
     ];
     for (field, wanted, stands) in numbers {
         if let Some(wanted) = wanted.filter(|wanted| *wanted != stands) {
@@ -143,12 +143,4 @@ pub(super) fn refuse_segment_options(
         ))),
         None => Ok(()),
     }
-}
-
-/// A rate that would not be enforced is refused rather than stored.
-pub(super) fn refuse_limits(fields: &Alteration) -> Result<(), Error> {
-    if fields.qps.unwrap_or(0) > 0 || fields.burst.unwrap_or(0) > 0 {
-        return Err(Error::WrongType("QPS and BURST are not enforced by this version: leave them out or at 0".into()));
-    }
-    Ok(())
 }

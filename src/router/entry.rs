@@ -3,14 +3,15 @@
 //! The engine checks by itself what must never slip (a retired tag, the floor), under its own lock. What stands here is
 //! for telling: definition, last id, totals.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 
 use crate::clock::Boot;
 use crate::engine::{Demand, Engine, Refusal, Shortage};
 use crate::ids::{IdRange, TagName};
+use crate::limit::Limit;
 use crate::metrics::TagMetrics;
 use crate::store::{EngineKind, Row};
 
@@ -22,6 +23,9 @@ pub struct Entry {
     row: ArcSwap<Row>,
     retired: AtomicBool,
     last: AtomicU64,
+    limit: Limit,
+    /// Held while a row is applied: of two at once the newer one has to win everywhere.
+    applying: Mutex<()>,
     metrics: Arc<TagMetrics>,
 }
 
@@ -64,14 +68,17 @@ pub enum EngineInfo {
 }
 
 impl Entry {
-    pub(super) fn new(row: Row, engine: Engine, metrics: Arc<TagMetrics>) -> Self {
-        let retired = AtomicBool::new(row.retired);
+    pub(super) fn new(row: Row, engine: Engine, metrics: Arc<TagMetrics>, now: Boot) -> Self {
+        let (retired, rate) = (AtomicBool::new(row.retired), row.definition.rate());
+        metrics.rate_limit.set(rate.qps());
         Self {
             name: row.tag.clone(),
             engine,
             row: ArcSwap::from_pointee(row),
             retired,
             last: AtomicU64::new(0),
+            limit: Limit::new(rate, now),
+            applying: Mutex::new(()),
             metrics,
         }
     }
@@ -92,6 +99,11 @@ impl Entry {
     /// What is counted for the tag.
     pub fn metrics(&self) -> &TagMetrics {
         &self.metrics
+    }
+
+    /// How many ids of the tag this node may give: for callers of [`Self::take`] to ask before.
+    pub fn limit(&self) -> &Limit {
+        &self.limit
     }
 
     /// Appends ids to `out`: all of `demand`, or for [`Demand::Singles`] as many as there are now.
@@ -126,7 +138,8 @@ impl Entry {
     }
 
     /// Takes over a row of the store: definition, floor, retirement. An older row than the one known changes nothing.
-    pub(super) fn apply(&self, row: &Row) {
+    pub(super) fn apply(&self, row: &Row, now: Boot) {
+        let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
         if row.retired {
             self.retired.store(true, Ordering::Release);
         }
@@ -139,6 +152,11 @@ impl Entry {
             if row.revision > self.row.load().revision {
                 segment.redefine(&row.definition);
             }
+        }
+        if row.revision > self.row.load().revision {
+            let rate = row.definition.rate();
+            self.limit.change(rate, now);
+            self.metrics.rate_limit.set(rate.qps());
         }
         self.row.rcu(|known| if row.revision > known.revision { Arc::new(Row::clone(row)) } else { Arc::clone(known) });
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::Clock;
+use crate::clock::{Boot, Clock};
 use crate::engine::Engine;
 use crate::engine::segment::{self, Segment, Supply};
 use crate::engine::snowflake::{self, Snowflake};
@@ -31,7 +31,7 @@ pub use crate::store::{Alteration, EngineKind, MAX_DESCRIPTION_LEN, Order};
 pub use entry::{EngineInfo, Entry, Info};
 
 use catalogue::Catalogue;
-use creation::{difference, refuse_limits, refuse_segment_options};
+use creation::{difference, refuse_segment_options};
 
 /// The most a FLOOR may lie above the last id without FORCE: a typing error there can't be taken back.
 pub const MAX_FLOOR_JUMP: u64 = 1_000_000_000_000;
@@ -106,6 +106,10 @@ pub struct Declared {
     pub start: Option<u64>,
     /// `MAX`
     pub max: Option<u64>,
+    /// `QPS`
+    pub qps: Option<u64>,
+    /// `BURST`
+    pub burst: Option<u64>,
     /// `CRITICAL`
     pub critical: Option<bool>,
     /// `DESC`
@@ -239,7 +243,7 @@ impl Router {
         }
         let difference = if created { None } else { difference(&row, wanted) };
         let entry = self.enter(row.clone())?;
-        entry.apply(&row);
+        entry.apply(&row, self.now());
         difference.map_or(Ok(()), Err)
     }
 
@@ -252,9 +256,8 @@ impl Router {
         if entry.kind() == EngineKind::Snowflake {
             refuse_segment_options(tag, change, None, None)?;
         }
-        refuse_limits(change)?;
         let row = self.parts.store.alter(tag, change).await.map_err(|error| self.store_error(tag, &error))?;
-        entry.apply(&row);
+        entry.apply(&row, self.now());
         Ok(())
     }
 
@@ -280,7 +283,7 @@ impl Router {
             )));
         }
         let row = self.parts.store.raise_floor(tag, floor).await.map_err(|error| self.store_error(tag, &error))?;
-        entry.apply(&row);
+        entry.apply(&row, self.now());
         self.settle_everywhere().await;
         Ok(())
     }
@@ -292,7 +295,7 @@ impl Router {
     pub async fn retire(&self, tag: &TagName) -> Result<(), Error> {
         let entry = self.known(tag).await?;
         let row = self.parts.store.retire(tag).await.map_err(|error| self.store_error(tag, &error))?;
-        entry.apply(&row);
+        entry.apply(&row, self.now());
         self.parts.metrics.retire(tag);
         self.settle_everywhere().await;
         Ok(())
@@ -374,7 +377,11 @@ impl Router {
                 Engine::Snowflake(Arc::clone(&self.parts.snowflake))
             }
         };
-        Entry::new(row, engine, metrics)
+        Entry::new(row, engine, metrics, self.now())
+    }
+
+    fn now(&self) -> Boot {
+        self.parts.clock.boot()
     }
 
     fn no_tag(&self, tag: &TagName) -> Error {

@@ -76,7 +76,7 @@ impl Router {
         for row in rows {
             let revision = row.revision;
             if let Some(entry) = self.find(row.tag.as_str().as_bytes()) {
-                entry.apply(&row);
+                entry.apply(&row, self.now());
             } else if let Err(error) = self.enter(row) {
                 tracing::warn!(%error, "a row of the catalogue could not be entered");
             }
@@ -142,8 +142,8 @@ impl Declared {
                 min_step: self.min_step,
                 max_step: self.max_step,
                 id_limit: self.max,
-                qps: None,
-                burst: None,
+                qps: self.qps,
+                burst: self.burst,
                 critical: self.critical,
                 description: self.description.clone(),
             },

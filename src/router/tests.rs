@@ -244,8 +244,48 @@ async fn what_a_snowflake_tag_has_not_is_refused() {
         let standing = bench.router.create(&tag("event"), &wanted).await;
         assert!(matches!(&standing, Err(Error::WrongType(text)) if text.contains("START")), "{standing:?}");
     }
-    let limited = Wanted { fields: Alteration { qps: Some(5), ..Alteration::default() }, ..Wanted::default() };
-    assert!(matches!(bench.router.create(&tag("order"), &limited).await, Err(Error::WrongType(_))));
+}
+
+fn limited(qps: Option<u64>, burst: Option<u64>) -> Alteration {
+    Alteration { qps, burst, ..Alteration::default() }
+}
+
+#[tokio::test]
+async fn a_limit_is_created_changed_and_taken_away() {
+    let bench = Router::in_memory(Config::default());
+    for engine in [EngineKind::Segment, EngineKind::Snowflake] {
+        let tag = tag(engine.name());
+        let wanted = |burst| Wanted { engine: Some(engine), fields: limited(Some(5), burst), ..Wanted::default() };
+        bench.router.create(&tag, &wanted(None)).await.expect("created");
+        // One second's worth, whether it is named or not.
+        bench.router.create(&tag, &wanted(Some(5))).await.expect("the same");
+        let other = bench.router.create(&tag, &wanted(Some(7))).await;
+        assert!(matches!(&other, Err(Error::Conflict(text)) if text.contains("BURST 5")), "{other:?}");
+        let entry = bench.router.find(tag.as_str().as_bytes()).expect("known");
+        let now = bench.clock.boot();
+        assert_eq!((entry.limit().take_up_to(9, now), entry.metrics().rate_limit.get()), (5, 5));
+        bench.router.alter(&tag, &limited(Some(50), Some(70))).await.expect("altered");
+        assert_eq!((entry.limit().rate().qps(), entry.limit().take_up_to(9, now)), (50, 0), "no fresh burst");
+        bench.router.alter(&tag, &limited(Some(0), None)).await.expect("taken away with its burst");
+        assert!(!entry.limit().is_set());
+        let alone = bench.router.alter(&tag, &limited(None, Some(7))).await;
+        assert!(matches!(&alone, Err(Error::Conflict(text)) if text.contains("without QPS")), "{alone:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_limit_that_another_node_has_changed_holds_after_the_refresh() {
+    let bench = Router::in_memory(Config::default());
+    let order = tag("order");
+    let entry = bench.router.admit(&order).await.expect("created");
+    bench.store.alter(&order, &limited(Some(5), None)).await.expect("altered");
+    bench.router.refresh().await.expect("read");
+    assert_eq!(entry.limit().take_up_to(9, bench.clock.boot()), 5);
+    let old = bench.store.find(&order).await.expect("find").expect("a row");
+    bench.store.alter(&order, &limited(Some(6), None)).await.expect("altered");
+    bench.router.refresh().await.expect("read");
+    entry.apply(&old, bench.clock.boot());
+    assert_eq!(entry.limit().rate().qps(), 6, "an older row changes nothing");
 }
 
 #[tokio::test]

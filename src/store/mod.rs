@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{IdRange, MAX_ID, TagName};
+use crate::limit::{self, Rate};
 
 pub mod anchored;
 mod changes;
@@ -178,7 +179,7 @@ pub struct Definition {
 }
 
 impl Definition {
-    /// Checks that the steps are in order and the limit is an id: what every store refuses to write otherwise.
+    /// Checks that the steps are in order, the limit is an id and the rate is one: what every store refuses to write otherwise.
     ///
     /// # Errors
     /// In words, naming the field.
@@ -192,16 +193,20 @@ impl Definition {
         if id_limit == 0 || id_limit > MAX_ID {
             return Err(format!("MAX must be 1 to {MAX_ID}"));
         }
-        if self.qps > MAX_ID || self.burst > MAX_ID {
-            return Err(format!("QPS and BURST must be at most {MAX_ID}"));
-        }
+        limit::check(self.qps, self.burst, ["QPS", "BURST"])?;
         if self.description.len() > MAX_DESCRIPTION_LEN || self.description.chars().any(char::is_control) {
             return Err(format!("DESC must be one line of at most {MAX_DESCRIPTION_LEN} bytes"));
         }
         Ok(())
     }
 
-    /// The definition with `alteration` made.
+    /// How many ids of the tag each node may give.
+    #[must_use]
+    pub const fn rate(&self) -> Rate {
+        Rate::new(self.qps, self.burst)
+    }
+
+    /// The definition with `alteration` made. Who takes the limit away by `QPS 0` alone means its burst, too.
     #[must_use]
     pub fn altered(&self, alteration: &Alteration) -> Self {
         let Alteration { step, min_step, max_step, id_limit, qps, burst, critical, description } = alteration;
@@ -213,7 +218,7 @@ impl Definition {
             max_step: max_step.unwrap_or(self.max_step),
             id_limit: id_limit.unwrap_or(self.id_limit),
             qps: qps.unwrap_or(self.qps),
-            burst: burst.unwrap_or(self.burst),
+            burst: burst.unwrap_or(if *qps == Some(0) { 0 } else { self.burst }),
             critical: critical.unwrap_or(self.critical),
             description: description.clone().unwrap_or_else(|| self.description.clone()),
         }
