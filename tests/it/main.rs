@@ -19,6 +19,7 @@ mod errors;
 mod faults;
 mod first_minutes;
 mod kill_rounds;
+mod many_tags;
 mod protocol;
 mod shutdown;
 mod slow_readers;
