@@ -1,5 +1,5 @@
-//! The segment engine alone: what a take costs while the ids are in memory, on one thread and on two; and what a grant
-//! of the SQLite file costs, its sync included.
+//! The segment engine alone: what a take costs while the ids are in memory, on one thread and on two; what a grant of
+//! the SQLite file costs, its sync included; and how many statements a million ids take.
 #![expect(clippy::expect_used, reason = "a benchmark that can't start has nobody to tell but the terminal")]
 
 use std::hint::black_box;
@@ -10,7 +10,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use idgen::clock::{Clock as _, SystemClock};
 use idgen::engine::segment::{Config, Segment, Supply};
 use idgen::engine::{Demand, Shortage};
-use idgen::ids::{MAX_ID, TagName};
+use idgen::ids::{MAX_ID, TagName, total};
 use idgen::metrics::Metrics;
 use idgen::store::memory::Memory;
 use idgen::store::sqlite::Sqlite;
@@ -103,5 +103,38 @@ fn grant(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, take, grant);
+/// Prints how many statements a million ids cost once the step has followed the load; goal: at most 20.
+fn statements(_: &mut Criterion) {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let (store, definition) = (Memory::default(), Definition { max_step: 1_000_000, ..definition(1000) });
+    let tag = TagName::new(b"order").expect("a tag");
+    let (row, _) = runtime.block_on(store.create(&tag, &definition, 1, 1)).expect("create");
+    let (given, clock) = (Arc::new(store.clone()), Arc::new(SystemClock));
+    let supply =
+        Supply::new(&Config::default(), given, clock, Arc::default(), &Metrics::default(), runtime.handle().clone());
+    let segment = Segment::new(&row, supply, Arc::default());
+    let draw_a_million = || {
+        let (mut left, mut out) = (1_000_000, Vec::new());
+        while left > 0 {
+            out.clear();
+            let taken = segment.take(Demand::Singles(left.min(1000)), SystemClock.boot(), &mut out);
+            left -= total(&out);
+            if let Err(Shortage::Later(later)) = taken {
+                runtime.block_on(later.wait());
+            }
+        }
+        store.grants().len()
+    };
+    let first = draw_a_million();
+    // The step doubles at most once a segment.
+    let mut before = first;
+    for _ in 0..4 {
+        before = draw_a_million();
+    }
+    let statements = draw_a_million() - before;
+    println!("statements for a million ids: {first} from a step of 1000, {statements} at the adapted step (goal 20)");
+}
+
+criterion_group!(benches, take, grant, statements);
 criterion_main!(benches);

@@ -45,7 +45,7 @@ pub enum Shortage {
 /// What there is to wait for.
 #[derive(Debug)]
 pub enum Later {
-    /// The refill in flight: changes when it has ended, well or badly.
+    /// The refill in flight: changes or closes when it has ended, well or badly.
     Refill(tokio::sync::watch::Receiver<u64>),
     /// Time: about so long until the next tick has ids.
     Tick(Duration),
@@ -55,7 +55,7 @@ impl Later {
     /// Waits until asking again makes sense.
     pub async fn wait(self) {
         match self {
-            // A closed channel means the engine is gone; asking again says so.
+            // A closed channel means that the refill has ended, or that the engine is gone; asking again says which.
             Self::Refill(mut refills) => drop(refills.changed().await),
             Self::Tick(pause) => tokio::time::sleep(pause).await,
         }

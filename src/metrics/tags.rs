@@ -165,7 +165,11 @@ impl Sums {
         }
         for (name, help, counts) in [
             ("idgen_segment_fetch_fail_total", "Grants that failed, by reason.", &self.fetch_failures),
-            ("idgen_segment_step_change_total", "Changes of the step, by reason.", &self.step_changes),
+            (
+                "idgen_segment_step_change_total",
+                "Changes of the step, by reason: defined, doubled, halved or starved.",
+                &self.step_changes,
+            ),
         ] {
             for (reason, n) in counts {
                 families.counter(name, help, &[("biz_tag", tag), ("reason", reason)], *n);

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
@@ -30,6 +31,7 @@ struct State {
     revision: u64,
     faults: VecDeque<Fault>,
     grants: Vec<u64>,
+    delay: Duration,
 }
 
 /// The store; clones share the rows.
@@ -40,6 +42,11 @@ impl Memory {
     /// Plans the next fault.
     pub fn plan(&self, fault: Fault) {
         self.lock().faults.push_back(fault);
+    }
+
+    /// Lets every grant take `delay` from now on, before it happens.
+    pub fn slow_down(&self, delay: Duration) {
+        self.lock().delay = delay;
     }
 
     /// The counts that were asked for, in order of arrival.
@@ -135,11 +142,14 @@ impl SegmentStore for Memory {
 
     fn grant<'a>(&'a self, tag: &'a TagName, count: u64) -> Answer<'a, Grant> {
         Box::pin(async move {
-            let fault = {
+            let (fault, delay) = {
                 let mut state = self.lock();
                 state.grants.push(count);
-                state.faults.pop_front()
+                (state.faults.pop_front(), state.delay)
             };
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
             let unknown = || StoreError::new(Kind::Unknown, "the answer was lost");
             match fault {
                 None => self.lock().grant(tag, count),

@@ -20,6 +20,7 @@ mod faults;
 mod first_minutes;
 mod kill_rounds;
 mod limits;
+mod many_tags;
 mod protocol;
 mod shutdown;
 mod slow_readers;

@@ -22,6 +22,10 @@ const MAX_QUEUED: usize = 2;
 /// A segment that lasts less than so many refills has the next one fetched as soon as it starts.
 const FAST_REFILLS: u32 = 10;
 
+/// Where requests wait for ids that are not there, how many of them are expected to come for each that is known: those
+/// who come right after the statement was sent must not have to wait for the next one.
+const CROWD: u64 = 3;
+
 /// Bugs to plant, for tests that show that they would be found. The default has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
@@ -40,6 +44,15 @@ pub enum Taken {
     Wait,
     /// Too few, and waiting does not help.
     Refused(Refusal),
+}
+
+/// Requests that had to wait for a refill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Starved {
+    /// How many ids they lacked.
+    pub waited: u64,
+    /// Whether the tag never had an id before.
+    pub cold: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -68,6 +81,15 @@ pub struct Buffer {
     nonce: Option<u128>,
     /// When `current` became current.
     started: Boot,
+    /// The first id of `current`, and how many ids were used before it.
+    first: u64,
+    used_before: u64,
+    /// Whether `current` has started since [`Self::take_started`] was called.
+    fresh: bool,
+    /// When the use is to be judged next.
+    review_at: Boot,
+    /// What requests waited for since [`Self::take_starved`] was called.
+    starved: Option<Starved>,
     /// How long the last refill took.
     refill_time: Duration,
     /// When the refill in flight was asked for.
@@ -103,6 +125,11 @@ impl Buffer {
             floor,
             nonce: None,
             started: Boot(0),
+            first: 0,
+            used_before: 0,
+            fresh: false,
+            review_at: Boot(u64::MAX),
+            starved: None,
             refill_time: Duration::ZERO,
             in_flight: None,
             ordered: 0,
@@ -117,7 +144,8 @@ impl Buffer {
         }
     }
 
-    /// Appends ids to `out`. Follow it with [`Self::start_refill`] when [`Self::refill_due`] says so.
+    /// Appends ids to `out`. Follow it with [`Self::start_refill`] when [`Self::refill_due`] says so, and let the use be
+    /// judged when [`Self::is_due`] says so.
     #[inline]
     pub fn take(&mut self, demand: Demand, now: Boot, out: &mut Vec<IdRange>) -> Taken {
         if demand.count() <= self.end - self.cursor {
@@ -132,6 +160,31 @@ impl Buffer {
     #[must_use]
     pub const fn refill_due(&self) -> bool {
         self.cursor >= self.trigger
+    }
+
+    /// Whether anything is to be done that a take alone does not do: a refill, or judging how the ids are used.
+    #[inline]
+    #[must_use]
+    pub const fn is_due(&self, now: Boot) -> bool {
+        self.refill_due() || now.0 >= self.review_at.0
+    }
+
+    /// How many ids were used since the start; those that were dropped are not.
+    #[must_use]
+    pub const fn used(&self) -> u64 {
+        self.used_before + (self.cursor - self.first)
+    }
+
+    /// How many ids had been used when `current` started, if it did since the last call. [`Self::is_due`] holds again from
+    /// `review_at` on, or when the next segment starts.
+    pub fn take_started(&mut self, review_at: Boot) -> Option<u64> {
+        self.review_at = if self.is_cold() { Boot(u64::MAX) } else { review_at };
+        std::mem::take(&mut self.fresh).then_some(self.used_before)
+    }
+
+    /// Whether requests had to wait for a refill that has ended well since the last call.
+    pub const fn take_starved(&mut self) -> Option<Starved> {
+        self.starved.take()
     }
 
     fn issue(&mut self, n: u64, out: &mut Vec<IdRange>) {
@@ -197,8 +250,7 @@ impl Buffer {
     fn skip_to(&mut self, n: u64, now: Boot) -> bool {
         let Some(index) = self.queue.iter().position(|range| range.len() >= n) else { return false };
         for _ in 0..=index {
-            self.lose("incrby", self.end - self.cursor);
-            self.cursor = self.end;
+            self.skip("incrby", self.end);
             self.promote(now);
         }
         n <= self.end - self.cursor
@@ -213,10 +265,12 @@ impl Buffer {
                 self.lose("regression", range.len());
                 continue;
             }
-            let fast = self.end > 0 && now.since(self.started) < self.refill_time * FAST_REFILLS;
+            let fast = !self.is_cold() && now.since(self.started) < self.refill_time * FAST_REFILLS;
             let used = u128::from(range.len()) * u128::from(self.preload_permille) / 1000;
             let used = if fast { 0 } else { u64::try_from(used).unwrap_or(0) };
-            (self.cursor, self.end) = (range.start(), range.end());
+            self.used_before = self.used();
+            (self.cursor, self.end, self.first) = (range.start(), range.end(), range.start());
+            (self.fresh, self.review_at) = (true, Boot(0));
             self.threshold = range.start() + used;
             self.started = now;
             self.arm();
@@ -250,11 +304,15 @@ impl Buffer {
     /// unless one request alone needs more. To be asked right before the statement, so that it covers the latest.
     #[must_use]
     pub fn refill_count(&self, step: u64, most: u64) -> u64 {
-        step.max(self.ordered.max(self.need()).min(most.max(self.largest))).max(1)
+        let need = self.ordered.max(self.need());
+        // One large request is no crowd.
+        let crowd = need.saturating_sub(self.largest).saturating_mul(CROWD);
+        step.max(need.saturating_add(crowd).min(most.max(self.largest))).max(1)
     }
 
     /// How many ids the requests that wait lack.
-    fn need(&self) -> u64 {
+    #[must_use]
+    pub fn need(&self) -> u64 {
         let current = self.end - self.cursor;
         let whole = if self.whole > self.longest() { self.whole } else { 0 };
         if self.waiting <= self.remaining() && whole == 0 {
@@ -279,6 +337,7 @@ impl Buffer {
     pub fn install(&mut self, grant: Grant, now: Boot) -> Result<bool, u64> {
         self.refill_time = self.in_flight.take().map_or(self.refill_time, |asked| now.since(asked));
         self.trouble = None;
+        let (cold, waited) = (self.is_cold(), self.waiting.saturating_add(self.whole).max(self.ordered));
         let result = self.accept(grant, now);
         if result.is_err() {
             self.in_flight = Some(now);
@@ -288,6 +347,9 @@ impl Buffer {
             self.promote(now);
         }
         self.arm();
+        if waited > 0 {
+            self.starved = Some(Starved { waited, cold });
+        }
         let (need, largest) = (self.need(), self.largest);
         self.forget_waiting();
         if need == 0 || self.closed.is_some() {
@@ -318,8 +380,7 @@ impl Buffer {
         }
         // What a closed buffer has is for the tail.
         while self.queue.len() > MAX_QUEUED && self.closed.is_none() {
-            self.lose("stale", self.end - self.cursor);
-            self.cursor = self.end;
+            self.skip("stale", self.end);
             self.promote(now);
         }
         Ok(())
@@ -359,8 +420,7 @@ impl Buffer {
         }
         self.floor = floor;
         let first = self.end.min(floor.saturating_add(1)).max(self.cursor);
-        self.lose("floor", first - self.cursor);
-        self.cursor = first;
+        self.skip("floor", first);
         let (before, lost) = (std::mem::take(&mut self.queue), std::mem::take(&mut self.queued));
         for range in before {
             if let Some(range) = IdRange::new(range.start().max(floor.saturating_add(1)), range.end()) {
@@ -380,9 +440,10 @@ impl Buffer {
 
     /// Drops every id here, counted under `reason`: nobody may have them any more.
     pub fn clear(&mut self, reason: &'static str) {
-        self.lose(reason, self.remaining());
+        self.lose(reason, self.queued);
+        self.skip(reason, self.end);
         self.queue.clear();
-        (self.queued, self.cursor, self.nonce) = (0, self.end, None);
+        (self.queued, self.nonce) = (0, None);
         self.arm();
     }
 
@@ -414,6 +475,13 @@ impl Buffer {
         self.queue.clear();
         self.queued = 0;
         tail.and_then(|(start, end, nonce)| IdRange::new(start, end).map(|range| (range, nonce)))
+    }
+
+    /// Drops the ids of `current` below `to`, which counts as no use.
+    fn skip(&mut self, reason: &'static str, to: u64) {
+        self.lose(reason, to - self.cursor);
+        self.first += to - self.cursor;
+        self.cursor = to;
     }
 
     fn lose(&mut self, reason: &'static str, n: u64) {
@@ -456,6 +524,12 @@ impl Buffer {
     #[must_use]
     pub const fn is_closed(&self) -> bool {
         self.closed.is_some()
+    }
+
+    /// Whether there never was an id here.
+    #[must_use]
+    pub const fn is_cold(&self) -> bool {
+        self.end == 0
     }
 
     /// Whether a refill is in flight.

@@ -25,15 +25,15 @@ pub mod step;
 mod tests;
 
 use buffer::{Buffer, Rules, Taken};
-use step::Step;
+use step::{Reason, Step};
 
 /// The section `segment`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// `STEP` of tags that don't name one: how many ids one grant asks for, `min_step` to `max_step`; default 1000. It
-    /// asks for more where waiting requests lack more. A crash skips two grants at most, and a third one after a large
-    /// request that gave up.
+    /// `STEP` of tags that don't name one: how many ids the first grant asks for, `min_step` to `max_step`; default 1000.
+    /// From there the step follows the load ([`step`]). A grant asks for more where waiting requests lack more. A crash
+    /// skips two grants at most, and a third one after a large request that gave up.
     pub default_step: u64,
     /// `MINSTEP` of tags that don't name one, 1 or more; default 100.
     pub min_step: u64,
@@ -110,6 +110,9 @@ pub struct Supply {
     discarded: Arc<Labelled>,
     counts: Arc<StoreMetrics>,
     permits: Semaphore,
+    /// What refills of tags that never had ids take before a permit, as many as there are of those: so no more of them
+    /// stand before the refill of a tag in use, however many cold tags there are.
+    cold: Semaphore,
     max_retry: u32,
     preload_permille: u64,
     runtime: tokio::runtime::Handle,
@@ -141,6 +144,7 @@ impl Supply {
             discarded: Arc::clone(&metrics.discarded),
             counts: metrics.store(store_name),
             permits: Semaphore::new(config.max_refills.clamp(1, 64)),
+            cold: Semaphore::new(config.max_refills.clamp(1, 64)),
             max_retry: config.max_retry,
             preload_permille: config.preload_permille(),
             runtime,
@@ -155,8 +159,6 @@ pub struct Segment {
     tag: TagName,
     supply: Arc<Supply>,
     metrics: Arc<TagMetrics>,
-    /// Changes whenever a refill has ended.
-    ended: watch::Sender<u64>,
     this: Weak<Self>,
 }
 
@@ -169,6 +171,8 @@ struct State {
     failures: u32,
     /// The row's `max_id` when this process read it first.
     loaded: u64,
+    /// Closes when the refill in flight has ended; made by the first one who waits for it, since most tags are idle.
+    ended: Option<watch::Sender<u64>>,
     /// Whether the row was found to be gone, and no grant has shown since that it is back.
     vanished: bool,
 }
@@ -196,7 +200,7 @@ impl Segment {
     /// row may be lower a moment later, when another node gives a tail back.)
     #[must_use]
     pub fn new(row: &Row, supply: Arc<Supply>, metrics: Arc<TagMetrics>) -> Arc<Self> {
-        let step = Step::new(&row.definition);
+        let step = Step::new(&row.definition, supply.clock.boot());
         metrics.step.set(step.next_step());
         metrics.headroom.set(row.definition.id_limit.saturating_sub(row.max_id));
         let mut buffer = Buffer::new(row.floor, supply.preload_permille, Rules::default());
@@ -207,13 +211,12 @@ impl Segment {
             buffer.close(Refusal::Retired);
         }
         let (id_limit, loaded) = (row.definition.id_limit, row.max_id);
-        let state = State { buffer, step, id_limit, failures: 0, loaded, vanished: false };
+        let state = State { buffer, step, id_limit, failures: 0, loaded, ended: None, vanished: false };
         Arc::new_cyclic(|this| Self {
             state: Mutex::new(state),
             tag: row.tag.clone(),
             supply,
             metrics,
-            ended: watch::Sender::new(0),
             this: this.clone(),
         })
     }
@@ -227,7 +230,7 @@ impl Segment {
         let mut state = self.lock();
         let taken = state.buffer.take(demand, now, out);
         self.metrics.remaining.set(state.buffer.remaining());
-        if matches!(taken, Taken::All) && !state.buffer.refill_due() {
+        if matches!(taken, Taken::All) && !state.buffer.is_due(now) {
             return Ok(());
         }
         self.settle(state, taken, now)
@@ -237,7 +240,7 @@ impl Segment {
     fn settle(&self, mut state: MutexGuard<'_, State>, taken: Taken, now: Boot) -> Result<(), Shortage> {
         let refill = state.buffer.start_refill(now);
         // Under the lock: the refill that this request waits for can't have ended before it is subscribed.
-        let waiting = matches!(taken, Taken::Wait).then(|| self.ended.subscribe());
+        let waiting = matches!(taken, Taken::Wait).then(|| state.subscribe());
         self.release(state);
         if let Some(this) = self.this.upgrade().filter(|_| refill) {
             let task = refill::InFlight::new(this);
@@ -281,10 +284,10 @@ impl Segment {
     /// Follows a changed definition from the next grant on.
     pub fn redefine(&self, definition: &Definition) {
         self.change(|state| {
-            state.step = Step::new(definition);
+            let changed = state.step.redefine(definition, state.buffer.used(), self.supply.clock.boot());
+            self.tell_step(&state.step, changed);
             state.id_limit = definition.id_limit;
             state.buffer.forgive();
-            self.metrics.step.set(state.step.next_step());
         });
     }
 
@@ -295,8 +298,16 @@ impl Segment {
 
     /// Waits until no refill is in flight.
     pub async fn idle(&self) {
-        let mut ended = self.ended.subscribe();
-        while self.lock().buffer.is_refilling() && ended.changed().await.is_ok() {}
+        loop {
+            let ended = {
+                let mut state = self.lock();
+                state.buffer.is_refilling().then(|| state.subscribe())
+            };
+            match ended {
+                Some(mut ended) => drop(ended.changed().await),
+                None => return,
+            }
+        }
     }
 
     /// The unused ids of a stopped tag for [`SegmentStore::return_tails`], once. Ids that can't go back are counted as
@@ -313,15 +324,18 @@ impl Segment {
     /// What is known of the buffer now.
     #[must_use]
     pub fn view(&self) -> View {
-        let state = self.lock();
-        View {
-            remaining: state.buffer.remaining(),
-            next_ready: state.buffer.next_ready(),
-            step: state.step.next_step(),
-            step_reason: state.step.reason(),
-            max_id: state.buffer.highest(),
-            floor: state.buffer.floor(),
-        }
+        // A change, since the time that has passed may lower the step.
+        self.change(|state| {
+            self.adapt(state);
+            View {
+                remaining: state.buffer.remaining(),
+                next_ready: state.buffer.next_ready(),
+                step: state.step.next_step(),
+                step_reason: state.step.reason(),
+                max_id: state.buffer.highest(),
+                floor: state.buffer.floor(),
+            }
+        })
     }
 
     /// The tag.
@@ -341,8 +355,9 @@ impl Segment {
         result
     }
 
-    /// Ends a change of the state: counts what it dropped.
+    /// Ends a change of the state: counts what it dropped, and adapts the step.
     fn release(&self, mut state: MutexGuard<'_, State>) {
+        self.adapt(&mut state);
         let lost = state.buffer.drain_lost();
         self.metrics.remaining.set(state.buffer.remaining());
         if state.buffer.highest() > 0 {
@@ -354,7 +369,33 @@ impl Segment {
         }
     }
 
+    /// Judges how the ids are used, which may change the step of the next grant.
+    fn adapt(&self, state: &mut State) {
+        if state.buffer.is_closed() {
+            return;
+        }
+        let State { step, buffer, .. } = state;
+        for changed in step.follow(buffer, self.supply.clock.boot()) {
+            self.tell_step(step, changed);
+        }
+    }
+
+    fn tell_step(&self, step: &Step, changed: Option<Reason>) {
+        if let Some(reason) = changed {
+            self.metrics.step.set(step.next_step());
+            self.metrics.step_changes.add(reason.name(), 1);
+        }
+    }
+
     fn wake(&self) {
-        self.ended.send_modify(|refills| *refills += 1);
+        let ended = self.lock().ended.take();
+        drop(ended);
+    }
+}
+
+impl State {
+    /// Waits for the end of the refill in flight.
+    fn subscribe(&mut self) -> watch::Receiver<u64> {
+        self.ended.get_or_insert_with(|| watch::Sender::new(0)).subscribe()
     }
 }

@@ -20,6 +20,12 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// The longest such pause: how often a store that is down is asked for each tag in use.
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
+/// A tag without ids, for whose ids requests wait: how long its statement is held back as long as more and more of them
+/// come, and how often that is looked at. One statement covers all who came before it was sent, and who comes just after
+/// that waits for two: on a store that takes 200 ms for one, longer than `server.wait_max`.
+const GATHER_ROUNDS: u32 = 20;
+const GATHER_ROUND: Duration = Duration::from_millis(1);
+
 /// The refill of one tag, from when it was started until all who wait for it were told.
 pub(super) struct InFlight {
     segment: Arc<Segment>,
@@ -33,6 +39,7 @@ impl InFlight {
 
     /// Refills until nobody who waits lacks ids.
     pub(super) async fn run(mut self) {
+        self.segment.gather().await;
         loop {
             let again = self.segment.refill_once().await;
             self.done = !again;
@@ -56,9 +63,24 @@ impl Drop for InFlight {
 }
 
 impl Segment {
+    /// Lets those who come at the same moment come before the statement is sent.
+    async fn gather(&self) {
+        let mut known = 0;
+        for _ in 0..GATHER_ROUNDS {
+            let need = self.lock().buffer.need();
+            if need <= known {
+                return;
+            }
+            known = need;
+            tokio::time::sleep(GATHER_ROUND).await;
+        }
+    }
+
     /// One refill; whether the next one has been started because this one was not enough.
     async fn refill_once(&self) -> bool {
-        // Fair, so that ten thousand cold tags take turns.
+        // Both are fair, so that ten thousand cold tags take turns, and a tag in use waits for a few of them at most.
+        let cold = self.lock().buffer.is_cold();
+        let turn = if cold { Some(self.supply.cold.acquire().await) } else { None };
         let permit = self.supply.permits.acquire().await;
         let mut attempt = 0;
         let outcome = loop {
@@ -74,7 +96,7 @@ impl Segment {
                 }
             }
         };
-        drop(permit);
+        drop((permit, turn));
         match outcome {
             Ok(again) => again,
             Err(error) => {

@@ -11,6 +11,8 @@ use crate::store::memory::{Fault, Memory};
 use crate::store::sqlite::Sqlite;
 use crate::store::{EngineKind, Kind, Order};
 
+mod slow;
+
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct World {
@@ -143,7 +145,7 @@ async fn all_who_wait_are_served_by_the_refill_in_flight_and_one_more() {
     assert!(all.windows(2).all(|pair| pair[0].end() <= pair[1].start()), "no id twice");
     let grants = world.store.grants();
     assert!(grants.len() <= 4, "{grants:?}");
-    assert!(grants[0] + grants[1] >= 2000, "two grants cover all: {grants:?}");
+    assert!(grants.iter().take(2).sum::<u64>() >= 2000, "two grants cover all: {grants:?}");
 }
 
 #[tokio::test]
@@ -405,7 +407,7 @@ async fn cold_tags_share_the_store_within_the_limit() {
 #[tokio::test]
 async fn a_refill_whose_task_dies_leaves_the_tag_usable() {
     let world = World::new();
-    let other = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
+    let other = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().expect("a runtime");
     let (store, clock) = (Arc::new(world.store.clone()), Arc::new(world.clock.clone()));
     let health = world.health.clone();
     let supply = Supply::new(&Config::default(), store, clock, health, &world.metrics, other.handle().clone());
@@ -439,7 +441,8 @@ async fn a_stop_waits_for_the_refill_in_flight_and_gives_the_tail_once() {
     assert!(matches!(world.take(&segment, Demand::Singles(1)).await, Err(Refusal::TryAgain(_))));
     gate.add_permits(1);
     let tail = stop.await.expect("a task").expect("a tail");
-    assert_eq!(tail.unused, range(9, 20));
+    // The second grant is twice the first one, whose ids were used at once.
+    assert_eq!(tail.unused, range(9, 30));
     assert_eq!(segment.tail(), None, "once");
     assert_eq!(world.store.return_tails(&[tail]).await, Ok(vec![true]));
     assert_eq!(world.metrics.discarded.get(), []);
