@@ -96,6 +96,7 @@ const PURE: &[&str] = &[
     "engine/snowflake/exchange.rs",
     "engine/snowflake/timeline.rs",
     "engine/segment/buffer.rs",
+    "engine/segment/buffer/end.rs",
     "engine/segment/step.rs",
 ];
 
