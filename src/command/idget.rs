@@ -130,6 +130,9 @@ impl Session {
         let mut now = batch.now;
         let failed = loop {
             self.ranges.clear();
+            if left == 0 {
+                break None;
+            }
             let answer = entry.take(Demand::Singles(left), now, &mut self.ranges);
             for range in &self.ranges {
                 ids(out, self.run.shape, range.start(), range.end());
@@ -139,12 +142,16 @@ impl Session {
                 _ if left == 0 => break None,
                 Ok(()) => break Some(Error::short_of_ids(entry.name().as_str())),
                 Err(Shortage::Refused(refusal)) => break Some(Error::refused(entry.name().as_str(), &refusal)),
-                Err(Shortage::Later(later)) => {
-                    if !self.waiting.wait(later, context, batch).await {
-                        break Some(Error::still_waiting(entry.name().as_str(), batch.wait_max.as_millis()));
+                Err(Shortage::Later(later)) => match self.waiting.wait(later, &entry, context, batch).await {
+                    Err(error) => break Some(error),
+                    Ok(came) => {
+                        if let Some(range) = came {
+                            ids(out, self.run.shape, range.start(), range.end());
+                            left = left.saturating_sub(range.len());
+                        }
+                        now = context.clock.boot();
                     }
-                    now = context.clock.boot();
-                }
+                },
             }
         };
         if let Some(error) = &failed {
