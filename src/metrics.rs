@@ -236,7 +236,8 @@ impl Metrics {
             );
             let help = "1 when the settings of the store keep what it has confirmed, else 0.";
             families.gauge_i64("idgen_store_durable", help, &labels, store.durable.get());
-            let help = "The circuit breaker: 0 closed, 1 half-open (one probe is out), 2 open (the store is not asked).";
+            let help =
+                "The circuit breaker: 0 closed, 1 half-open (one probe is out), 2 open (the store is not asked).";
             families.gauge_i64("idgen_circuit_state", help, &labels, store.circuit.get());
         }
     }

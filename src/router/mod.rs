@@ -284,7 +284,9 @@ impl Router {
         entry.apply(&row);
         // Last, so that a floor that is only half raised shows in the reply and can be raised again.
         let raised = self.parts.supply.raise_mark(tag, floor).await;
-        raised.map_err(|error| Refusal::Backend(format!("the floor is raised, but not at the witness: {}", error.text)))?;
+        raised.map_err(|error| {
+            Refusal::Backend(format!("the floor is raised, but not at the witness: {}", error.text))
+        })?;
         self.settle_everywhere().await;
         Ok(())
     }

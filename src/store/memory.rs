@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
 
-use super::{Alteration, Answer, Definition, Grant, Kind, MAX_TAILS, Row, SegmentStore, StoreError, Tail, nonce, rules};
+use super::{
+    Alteration, Answer, Definition, Grant, Kind, MAX_TAILS, Row, SegmentStore, StoreError, Tail, nonce, rules,
+};
 use crate::ids::{IdRange, MAX_ID, TagName};
 
 /// What the next grant or probe does instead of working; one fault each, in the order they were planned.

@@ -23,6 +23,7 @@ mod protocol;
 mod shutdown;
 mod slow_readers;
 mod starved;
+mod strict;
 mod structure;
 mod tags;
 

@@ -30,17 +30,17 @@ pub(super) struct Leave<'s> {
 }
 
 impl Leave<'_> {
-    /// Hands the leave back with how the store has answered.
-    pub(super) fn report(mut self, answer: Result<(), &StoreError>) {
+    /// Hands the leave back with what the store's answer said was wrong.
+    pub(super) fn report(mut self, error: Option<&StoreError>) {
         let (Some(pass), now) = (self.pass.take(), self.supply.clock.boot()) else { return };
-        self.supply.change_circuit(|guarded| match answer {
-            Err(error) if error.held_up() => guarded.breaker.undecided(pass, now),
-            Err(error) if matches!(error.kind, Kind::Transient | Kind::Unknown | Kind::Permanent) => {
+        self.supply.change_circuit(|guarded| match error {
+            Some(error) if error.held_up() => guarded.breaker.undecided(pass, now),
+            Some(error) if matches!(error.kind, Kind::Transient | Kind::Unknown | Kind::Permanent) => {
                 guarded.cause.clone_from(&error.text);
                 guarded.breaker.failed(pass, now);
             }
             // It has answered, if only that there is no such row.
-            Ok(()) | Err(_) => guarded.breaker.succeeded(pass),
+            Some(_) | None => guarded.breaker.succeeded(pass),
         });
     }
 }
@@ -94,7 +94,8 @@ impl Supply {
         let store = self.store.name();
         match (before, after) {
             (Circuit::Closed, Circuit::Open | Circuit::HalfOpen) => tracing::warn!(
-                store, error_kind = "system",
+                store,
+                error_kind = "system",
                 "{THRESHOLD} failures in a row: tags with ids left go on, the store is asked about once a second: {cause}"
             ),
             (Circuit::Open | Circuit::HalfOpen, Circuit::Closed) => tracing::info!(store, "the store is asked again"),
@@ -114,7 +115,7 @@ impl Supply {
         // Refused: another probe is out, or was a moment ago.
         let Ok(leave) = self.admit(Asker::Prober) else { return };
         let answer = self.store.probe().await;
-        leave.report(answer.as_ref().map(|()| ()));
+        leave.report(answer.as_ref().err());
         self.tell(answer.map_or_else(|error| health::State::Down(error.text), |()| health::State::Up));
     }
 
@@ -145,3 +146,6 @@ async fn watch_over(supply: Weak<Supply>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

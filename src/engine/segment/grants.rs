@@ -134,7 +134,7 @@ impl Supply {
         let sent = self.clock.boot();
         let answer = self.store.grant(ask.tag, ask.count).await;
         self.counts.fetch_duration.observe(self.clock.boot().since(sent));
-        leave.report(answer.as_ref().map(|_| ()));
+        leave.report(answer.as_ref().err());
         match outcome::after(asked, answer, self.rules.outcome) {
             Ok(grant) => self.publish(ask, grant).await,
             Err(error) => {
@@ -210,7 +210,7 @@ impl Supply {
                 return error;
             }
         };
-        match blame(row.max_id, mark) {
+        match blame(grant.range, mark, row.max_id, row.floor) {
             Blame::Race => self.lost_race(grant),
             Blame::Regression => {
                 self.discarded.add(REGRESSION, grant.range.len());
@@ -291,3 +291,6 @@ pub(super) fn pause(attempt: u32) -> Duration {
     let random = random_u128().unwrap_or(0) % 1024;
     whole / 2 + whole / 2 * u32::try_from(random).unwrap_or(0) / 1024
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,10 +28,10 @@ pub mod outcome;
 mod refill;
 #[cfg(test)]
 mod simulation;
-#[cfg(test)]
-mod testing;
 pub mod step;
 pub mod strict;
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod tests;
 

@@ -66,7 +66,10 @@ mod tests {
         LostUnknown,
     }
 
-    fn grants() -> impl Strategy<Value = Vec<(usize, u64, End)>> {
+    /// Who asks, for how many ids, and how it ends.
+    type Statement = (usize, u64, End);
+
+    fn grants() -> impl Strategy<Value = Vec<Statement>> {
         let end = prop_oneof![
             6 => Just(End::Granted), 1 => Just(End::Failed),
             1 => Just(End::AppliedUnknown), 1 => Just(End::LostUnknown),
@@ -75,7 +78,7 @@ mod tests {
     }
 
     /// Three nodes on one store: no id may be in two ranges that were used.
-    fn check(grants: &[(usize, u64, End)], rules: Rules) -> Result<(), String> {
+    fn check(grants: &[Statement], rules: Rules) -> Result<(), String> {
         let (mut max_id, mut known, mut used) = (0_u64, [0_u64; 3], Vec::<IdRange>::new());
         for &(node, count, end) in grants {
             let asked = Asked { last: known[node], count };
@@ -101,7 +104,7 @@ mod tests {
         Ok(())
     }
 
-    fn run(rules: Rules) -> Result<(), TestError<Vec<(usize, u64, End)>>> {
+    fn run(rules: Rules) -> Result<(), TestError<Vec<Statement>>> {
         let config = Config { cases: 2000, failure_persistence: None, max_shrink_iters: 0, ..Config::default() };
         TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
             .run(&grants(), |grants| check(&grants, rules).map_err(TestCaseError::fail))

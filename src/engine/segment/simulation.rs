@@ -13,7 +13,7 @@ use proptest::test_runner::{Config as Runs, RngAlgorithm, TestError, TestRng, Te
 use super::testing::{Node, definition, tag, twice};
 use super::{Beside, Config, Rules, buffer, outcome};
 use crate::engine::{Demand, Engine};
-use crate::ids::IdRange;
+use crate::ids::{IdRange, total};
 use crate::store::memory::{self, Fault, Memory};
 use crate::store::witness::testing::{Fault as WitnessFault, MemoryWitness};
 use crate::store::{Kind, Order, SegmentStore, Tail, WitnessMode};
@@ -41,6 +41,10 @@ enum StoreFault {
     LostUnknown,
 }
 
+thread_local! {
+    static ISSUED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 /// What may happen in a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct World {
@@ -48,18 +52,24 @@ struct World {
     ignore_nonce: bool,
     witness: bool,
     rewinds: bool,
-    /// Whether there is one node, which is never started again.
-    alone: bool,
+    nodes: Nodes,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Nodes {
+    /// Two, which are started again and again.
+    #[default]
+    Two,
+    /// One, which is never started again.
+    One,
 }
 
 fn events(world: World) -> impl Strategy<Value = Vec<Event>> {
-    let nodes = if world.alone { 1 } else { 2_usize };
+    let nodes = if world.nodes == Nodes::One { 1 } else { 2_usize };
     let order = || prop_oneof![Just(Order::Node), Just(Order::Strict)];
     let demand = (1..12_u64)
         .prop_flat_map(|n| prop_oneof![Just(Demand::Singles(n)), Just(Demand::Batch(n)), Just(Demand::Consecutive(n))]);
-    let fault = || {
-        prop_oneof![Just(StoreFault::Busy), Just(StoreFault::AppliedUnknown), Just(StoreFault::LostUnknown)]
-    };
+    let fault = || prop_oneof![Just(StoreFault::Busy), Just(StoreFault::AppliedUnknown), Just(StoreFault::LostUnknown)];
     let event = prop_oneof![
         30 => (0..nodes, order(), demand).prop_map(|(node, order, demand)| Event::Take(node, order, demand)),
         4 => fault().prop_map(Event::Store),
@@ -72,7 +82,7 @@ fn events(world: World) -> impl Strategy<Value = Vec<Event>> {
     let happens = move |event: &Event| match event {
         Event::Witness(_) => world.witness,
         Event::Rewind(..) => world.rewinds,
-        Event::Restart(..) => !world.alone,
+        Event::Restart(..) => world.nodes == Nodes::Two,
         _ => true,
     };
     proptest::collection::vec(event, 1..80).prop_map(move |events| events.into_iter().filter(happens).collect())
@@ -204,6 +214,7 @@ impl Run {
         {
             return Err(format!("{first:?} after {before:?}"));
         }
+        ISSUED.with(|count| count.set(count.get() + total(&ids)));
         issued.extend(ids);
         twice(issued).map_or(Ok(()), |(one, other)| Err(format!("{one:?} and {other:?}")))
     }
@@ -220,6 +231,11 @@ fn check(world: World, events: &[Event]) -> Result<(), String> {
     })
 }
 
+/// How many ids were issued in the runs of this thread.
+fn issued() -> u64 {
+    ISSUED.with(std::cell::Cell::get)
+}
+
 fn run(world: World) -> Result<(), TestError<Vec<Event>>> {
     let config = Runs { cases: 400, failure_persistence: None, max_shrink_iters: 0, ..Runs::default() };
     TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
@@ -228,6 +244,7 @@ fn run(world: World) -> Result<(), TestError<Vec<Event>>> {
 
 fn passes(world: World) {
     assert_eq!(run(world).map_err(|error| error.to_string()), Ok(()), "{world:?}");
+    assert!(issued() > 10_000, "only {} ids were issued: the check saw next to nothing", issued());
 }
 
 fn finds(bug: &str, world: World) {
@@ -241,7 +258,7 @@ fn two_nodes_never_issue_an_id_twice_whatever_the_store_answers() {
 
 #[test]
 fn one_node_never_issues_an_id_twice_even_if_the_store_returns_arbitrary_values() {
-    passes(World { alone: true, rewinds: true, ..World::default() });
+    passes(World { nodes: Nodes::One, rewinds: true, ..World::default() });
 }
 
 #[test]
@@ -270,14 +287,14 @@ fn the_simulation_finds_unknown_grants_that_are_taken_for_good_ones() {
 fn the_simulation_finds_a_late_range_that_replaces_a_newer_one() {
     let buffer = buffer::Rules { late_replaces: true, ..buffer::Rules::default() };
     let rules = Rules { buffer, ..Rules::default() };
-    finds("B12", World { rules, alone: true, rewinds: true, ..World::default() });
+    finds("B12", World { rules, nodes: Nodes::One, rewinds: true, ..World::default() });
 }
 
 #[test]
 fn the_simulation_finds_lower_ranges_that_are_accepted() {
     let buffer = buffer::Rules { accept_lower: true, ..buffer::Rules::default() };
     let rules = Rules { buffer, ..Rules::default() };
-    finds("B17", World { rules, alone: true, rewinds: true, ..World::default() });
+    finds("B17", World { rules, nodes: Nodes::One, rewinds: true, ..World::default() });
 }
 
 #[test]

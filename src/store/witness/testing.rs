@@ -133,8 +133,8 @@ impl FolderWitness {
 
     /// Without what a path gives a meaning to.
     fn file(&self, tag: &TagName) -> PathBuf {
-        let name: String = tag.as_str().bytes().map(|byte| format!("{byte:02x}")).collect();
-        self.0.join(name)
+        let bytes: Vec<String> = tag.as_str().bytes().map(|byte| format!("{byte:02x}")).collect();
+        self.0.join(bytes.concat())
     }
 
     fn mark(&self, tag: &TagName) -> std::io::Result<Option<u64>> {

@@ -59,7 +59,8 @@ fn who_is_gone_is_not_asked_for_and_a_failed_statement_asks_for_the_others_again
 #[test]
 fn near_max_who_fits_is_served_the_others_are_told_and_the_end_is_unused() {
     let mut gather = gather();
-    for (n, demand) in [Demand::Batch(3), Demand::Batch(6), Demand::Consecutive(1), Demand::Batch(9)].iter().enumerate() {
+    for (n, demand) in [Demand::Batch(3), Demand::Batch(6), Demand::Consecutive(1), Demand::Batch(9)].iter().enumerate()
+    {
         gather.arrive(*demand, u32::try_from(n).expect("small"), NOW).expect("it waits");
     }
     assert_eq!(gather.begin(|_| false), Some(19));
@@ -139,7 +140,10 @@ enum Event {
     Floor(u64),
 }
 
-fn events() -> impl Strategy<Value = Vec<(usize, Event)>> {
+/// What happens, and on which node.
+type Step = (usize, Event);
+
+fn events() -> impl Strategy<Value = Vec<Step>> {
     let demand = (1..6_u64)
         .prop_flat_map(|n| prop_oneof![Just(Demand::Singles(n)), Just(Demand::Batch(n)), Just(Demand::Consecutive(n))]);
     let event = prop_oneof![
@@ -189,7 +193,7 @@ struct Node {
 }
 
 /// Two nodes on one store; the recipient of a request is the time of its arrival.
-fn history(events: &[(usize, Event)]) -> Vec<Ended> {
+fn history(events: &[Step]) -> Vec<Ended> {
     let node = || Node { gather: gather_of(), statement: None, granted: None, gone: Vec::new() };
     let (mut nodes, mut max_id, mut history) = ([node(), node()], 0_u64, Vec::new());
     for (time, &(which, event)) in events.iter().enumerate() {
@@ -232,7 +236,7 @@ fn gather_of() -> Gather<usize> {
 }
 
 /// The same requests on nodes that fetch ahead, as `ORDER node` does.
-fn history_of_buffers(events: &[(usize, Event)]) -> Vec<Ended> {
+fn history_of_buffers(events: &[Step]) -> Vec<Ended> {
     let mut buffers = [Buffer::new(0, 800, Rules::default()), Buffer::new(0, 800, Rules::default())];
     let (mut max_id, mut history) = (0_u64, Vec::new());
     for (time, &(which, event)) in events.iter().enumerate() {
@@ -248,9 +252,7 @@ fn history_of_buffers(events: &[(usize, Event)]) -> Vec<Ended> {
     history
 }
 
-fn run(
-    of: fn(&[(usize, Event)]) -> Vec<Ended>,
-) -> Result<(), TestError<Vec<(usize, Event)>>> {
+fn run(of: fn(&[Step]) -> Vec<Ended>) -> Result<(), TestError<Vec<Step>>> {
     let config = Config { cases: 3000, failure_persistence: None, max_shrink_iters: 0, ..Config::default() };
     TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
         .run(&events(), |events| linearizable(&of(&events)).map_err(TestCaseError::fail))

@@ -10,8 +10,8 @@ use super::*;
 use crate::clock::Clock;
 use crate::engine::segment::Config;
 use crate::engine::{Engine, Waited};
-use crate::ids::total;
 use crate::health::{Part, State as Health};
+use crate::ids::total;
 use crate::store::memory::{Fault, Memory, Rules};
 use crate::store::{Order, SegmentStore};
 
@@ -111,8 +111,10 @@ async fn over_two_nodes_each_request_gets_larger_ids_than_all_that_ended_before_
     for order in [Order::Strict, Order::Node] {
         let store = Memory::of_many_nodes(Rules::default());
         let nodes = [0, 1].map(|_| Node::on(&store, &Config::default(), Beside::default()));
-        let engines =
-            [nodes[0].engine("order", &definition(order, 10)).await, nodes[1].engine("order", &definition(order, 10)).await];
+        let engines = [
+            nodes[0].engine("order", &definition(order, 10)).await,
+            nodes[1].engine("order", &definition(order, 10)).await,
+        ];
         let mut all: Vec<IdRange> = Vec::new();
         for n in 0..40 {
             all.extend(nodes[n % 2].take(&engines[n % 2], Demand::Batch(n as u64 % 3 + 1)).await.expect("ids"));
@@ -188,7 +190,8 @@ async fn a_floor_holds_also_for_the_statement_in_flight() {
 #[tokio::test]
 async fn a_tag_that_is_retired_stopped_or_gone_tells_those_who_wait() {
     let node = Node::new();
-    let backend = |waited: &Waited| matches!(waited, Waited::Refused(Refusal::Backend(text)) if text.contains("vanished"));
+    let backend =
+        |waited: &Waited| matches!(waited, Waited::Refused(Refusal::Backend(text)) if text.contains("vanished"));
     for case in ["retired", "stopped", "vanished"] {
         let strict = node.strict(case).await;
         let gate = gate(&node);
