@@ -16,7 +16,7 @@ use crate::admin::{Admin, Sight};
 use crate::clock::{Clock, SystemClock, rfc3339};
 use crate::command::{Clients, Context, Settings, Stats};
 use crate::config::Config;
-use crate::engine::segment::Supply;
+use crate::engine::segment::{Beside, Supply};
 use crate::engine::snowflake::layout::Layout;
 use crate::engine::snowflake::{Setup, Snowflake};
 use crate::health::{Health, Part, Phase, State};
@@ -31,6 +31,8 @@ use crate::store::identity::{self, Identity, IdentityError};
 use crate::store::sqlite::{OpenError, Opened, Sqlite};
 use crate::store::{Durability, SegmentStore};
 use crate::telemetry::{self, Telemetry};
+
+mod seeded;
 
 /// Assumed difference between the clocks of hosts, for the rule after a restore.
 const ASSUMED_SKEW: Duration = Duration::from_secs(1);
@@ -268,7 +270,7 @@ async fn run(config: Config, telemetry: &Telemetry) -> Result<(), Error> {
     health.enter(Phase::Serving);
     summarize(&server_config, &server, &admin, &snowflake);
 
-    let shared = Arc::new(Shared::new(server_config.clone(), context, seeded_rules()));
+    let shared = Arc::new(Shared::new(server_config.clone(), context, seeded::of_server()));
     let closing = CancellationToken::new();
     let serving = tokio::spawn(core("server", server.run(shared, closing.clone())));
     let node = Node { data, router, snowflake, health, background };
@@ -344,13 +346,14 @@ fn router(
     snowflake: &Arc<Snowflake>,
 ) -> Arc<Router> {
     let store: Arc<dyn SegmentStore> = Arc::new(data.store.clone());
-    let supply = Supply::new(
+    let supply = Supply::with(
         &config.segment,
         Arc::clone(&store),
         Arc::clone(clock),
         Arc::clone(health),
         metrics,
         tokio::runtime::Handle::current(),
+        Beside { witness: None, rules: seeded::of_segments() },
     );
     let parts = Parts {
         store,
@@ -442,12 +445,6 @@ impl Node {
         self.router.stop(STOP_PATIENCE).await;
         self.data.store.close().await;
     }
-}
-
-/// Departures from the right behaviour that a test asks for, in builds with debug assertions only.
-fn seeded_rules() -> server::Rules {
-    let bug = if cfg!(debug_assertions) { crate::config::seeded_bug() } else { None };
-    server::Rules { unbounded_output: bug.as_deref() == Some("B18") }
 }
 
 /// What is read at a scrape rather than counted.

@@ -124,6 +124,8 @@ pub struct StoreMetrics {
     pub up: Gauge,
     /// 1 when its settings keep what it has confirmed, else 0.
     pub durable: Gauge,
+    /// Its circuit breaker: 0 closed, 1 half-open, 2 open.
+    pub circuit: Gauge,
 }
 
 /// Asked at every scrape for numbers that nobody counts, such as an age.
@@ -136,6 +138,8 @@ pub struct Metrics {
     pub unknown: TagMetrics,
     /// Ids that were reserved and will never be issued, by reason.
     pub discarded: Arc<Labelled>,
+    /// Ranges that were published without the witness, which could not be asked.
+    pub witness_skipped: Arc<Counter>,
     /// Connections of clients that are open.
     pub connections: Gauge,
     /// Connections that were refused, by reason.
@@ -197,6 +201,8 @@ impl Metrics {
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         families.gauge("idgen_build_info", "Always 1; the labels tell the build.", &version, 1.0);
         families.gauge_i64("idgen_connections", "Connections of clients.", &[], self.connections.get());
+        let help = "Segments that were fetched without the witness, which could not be asked.";
+        families.counter("idgen_witness_skipped_total", help, &[], self.witness_skipped.get());
         for (name, help, label, counts) in [
             (
                 "idgen_ids_discarded_total",
@@ -241,6 +247,9 @@ impl Metrics {
             );
             let help = "1 when the settings of the store keep what it has confirmed, else 0.";
             families.gauge_i64("idgen_store_durable", help, &labels, store.durable.get());
+            let help =
+                "The circuit breaker: 0 closed, 1 half-open (one probe is out), 2 open (the store is not asked).";
+            families.gauge_i64("idgen_circuit_state", help, &labels, store.circuit.get());
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::clock::Boot;
 use crate::ids::{IdRange, TagName, total};
 use crate::resp::IdForm;
 use crate::router::Entry;
-use crate::router::{Demand, Later, Shortage};
+use crate::router::{Demand, Later, Shortage, Waited};
 
 /// How long this connection's read batch has left to wait.
 #[derive(Debug, Default)]
@@ -19,17 +19,38 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Waits for what `later` names; `false` when the batch has no time left, now or by then.
-    pub(super) async fn wait(&mut self, later: Later, context: &Context, batch: &Batch) -> bool {
+    /// Waits for what `later` names, for ids of `entry`: gives those that have come, if any; without any, ask again.
+    ///
+    /// # Errors
+    /// Why there will be none: the batch has no time left, now or by then, or waiting did not help.
+    pub(super) async fn wait(
+        &mut self,
+        later: Later,
+        entry: &Entry,
+        context: &Context,
+        batch: &Batch,
+    ) -> Result<Option<IdRange>, Error> {
+        let tag = entry.name().as_str();
+        let late = || match entry.cause() {
+            Some(cause) => Error::refused(tag, &cause),
+            None => Error::still_waiting(tag, batch.wait_max.as_millis()),
+        };
         let left = batch.deadline.since(context.clock.boot());
         if self.is_over(batch) || left.is_zero() {
-            return false;
+            return Err(late());
         }
-        let waited = tokio::time::timeout(left, later.wait()).await.is_ok();
-        if !waited {
-            self.over = Some(batch.deadline);
+        match tokio::time::timeout(left, later.wait()).await {
+            Ok(Waited::AskAgain) => Ok(None),
+            Ok(Waited::Ids(ids)) => {
+                entry.issued(ids);
+                Ok(Some(ids))
+            }
+            Ok(Waited::Refused(refusal)) => Err(Error::refused(tag, &refusal)),
+            Err(_) => {
+                self.over = Some(batch.deadline);
+                Err(late())
+            }
         }
-        waited
     }
 
     fn is_over(&self, batch: &Batch) -> bool {
@@ -117,8 +138,9 @@ async fn take_from_engine(session: &mut Session, entry: &Entry, demand: Demand, 
             Ok(()) => return Err(Error::short_of_ids(tag)),
             Err(Shortage::Refused(refusal)) => return Err(Error::refused(tag, &refusal)),
             Err(Shortage::Later(later)) => {
-                if !session.waiting.wait(later, call.context, call.batch).await {
-                    return Err(Error::still_waiting(tag, call.batch.wait_max.as_millis()));
+                if let Some(ids) = session.waiting.wait(later, entry, call.context, call.batch).await? {
+                    session.ranges.push(ids);
+                    return if fits(demand, &session.ranges) { Ok(()) } else { Err(Error::short_of_ids(tag)) };
                 }
                 now = call.context.clock.boot();
             }

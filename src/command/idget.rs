@@ -177,13 +177,16 @@ impl Session {
                 Err(Shortage::Refused(refusal)) => {
                     return (left, Some(Error::refused(entry.name().as_str(), &refusal)));
                 }
-                Err(Shortage::Later(later)) => {
-                    if !self.waiting.wait(later, context, batch).await {
-                        let late = Error::still_waiting(entry.name().as_str(), batch.wait_max.as_millis());
-                        return (left, Some(late));
+                Err(Shortage::Later(later)) => match self.waiting.wait(later, entry, context, batch).await {
+                    Err(error) => return (left, Some(error)),
+                    Ok(came) => {
+                        if let Some(range) = came {
+                            ids(out, self.run.shape, range.start(), range.end());
+                            left = left.saturating_sub(range.len());
+                        }
+                        now = context.clock.boot();
                     }
-                    now = context.clock.boot();
-                }
+                },
             }
         }
         (left, None)

@@ -1,7 +1,8 @@
 //! The two ways of making ids behind one question: so many ids, now.
 //!
 //! [`Engine::take`] never waits. It hands out ids from memory or says what there is to wait for; the caller waits with its
-//! own deadline and asks again. Ids that were handed out are gone: nothing takes them back.
+//! own deadline and asks again. A strict tag has nothing in memory: there, what is waited for are the ids themselves. Ids
+//! that were handed out are gone: nothing takes them back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,16 +50,36 @@ pub enum Later {
     Refill(tokio::sync::watch::Receiver<u64>),
     /// Time: about so long until the next tick has ids.
     Tick(Duration),
+    /// The ids themselves, from a grant that starts after the request has arrived. Not to wait for them skips them.
+    Ids(segment::strict::Ticket),
+}
+
+/// What came of waiting.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// Asking again makes sense now.
+    AskAgain,
+    /// All the ids, or for [`Demand::Singles`] the first ones: ask again for the rest.
+    Ids(IdRange),
+    /// Waiting did not help.
+    Refused(Refusal),
 }
 
 impl Later {
-    /// Waits until asking again makes sense.
-    pub async fn wait(self) {
+    /// Waits for it.
+    pub async fn wait(self) -> Waited {
         match self {
             // A closed channel means that the refill has ended, or that the engine is gone; asking again says which.
             Self::Refill(mut refills) => drop(refills.changed().await),
             Self::Tick(pause) => tokio::time::sleep(pause).await,
+            Self::Ids(ticket) => {
+                return match ticket.wait().await {
+                    segment::gather::Given::Ids(ids) => Waited::Ids(ids),
+                    segment::gather::Given::Refused(refusal) => Waited::Refused(refusal),
+                };
+            }
         }
+        Waited::AskAgain
     }
 }
 
@@ -101,6 +122,8 @@ pub enum Refusal {
 pub enum Engine {
     /// Ranges of the store; one object a tag.
     Segment(Arc<segment::Segment>),
+    /// Grants of the store, one for all who wait; one object a strict tag.
+    Strict(Arc<segment::strict::Strict>),
     /// The node's one generator, shared by all Snowflake tags.
     Snowflake(Arc<snowflake::Snowflake>),
 }
@@ -113,7 +136,18 @@ impl Engine {
     pub fn take(&self, demand: Demand, now: Boot, out: &mut Vec<IdRange>) -> Result<(), Shortage> {
         match self {
             Self::Segment(segment) => segment.take(demand, now, out),
+            Self::Strict(strict) => strict.take(demand, now),
             Self::Snowflake(snowflake) => snowflake.take(demand, now, out),
+        }
+    }
+
+    /// Why what callers wait for has failed so far, where it has: what they are told when they can't wait any longer.
+    #[must_use]
+    pub fn cause(&self) -> Option<Refusal> {
+        match self {
+            Self::Segment(segment) => segment.cause(),
+            Self::Strict(strict) => strict.cause(),
+            Self::Snowflake(_) => None,
         }
     }
 }

@@ -5,9 +5,12 @@
 
 use std::fmt::Display;
 
-use super::{Error, Router, Wanted};
+use super::{Error, Refusal, Router, Wanted};
 use crate::ids::{MAX_ID, TagName};
 use crate::store::{Alteration, Definition, EngineKind, Order, Row};
+
+/// The guarantee of a store that keeps what it has confirmed.
+const UNIQUE: &str = "unique";
 
 impl Router {
     /// The row of `tag`, made by `wanted` and the defaults unless it stands, and whether it was made. The row of a tag that
@@ -29,6 +32,34 @@ impl Router {
         made.map_err(|error| self.store_error(tag, &error))
     }
 
+    /// Why this node keeps no strict order, where it does not: a store that may lose what it has confirmed could give an
+    /// id again, or a smaller one later.
+    fn why_not_strict(&self) -> Option<String> {
+        let store = self.store_name();
+        (self.parts.guarantee != UNIQUE).then(|| {
+            format!(
+                "ORDER strict needs a database that keeps what it has confirmed, and the settings of {store} may lose it: \
+                 put right what idgen's log names at its start, then restart idgen"
+            )
+        })
+    }
+
+    /// What the requests for a strict tag that stands are told where its promise can't be kept.
+    pub(super) fn strict_refusal(&self) -> Option<Refusal> {
+        self.why_not_strict().map(Refusal::Backend)
+    }
+
+    /// Says once, at the start, which tags are closed because their order can't be kept.
+    pub(super) fn tell_of_closed_strict(&self, tags: &[TagName]) {
+        if let (Some(why), Some(first)) = (self.why_not_strict(), tags.first()) {
+            let count = tags.len();
+            tracing::error!(
+                biz_tag = %first, error_kind = "system",
+                "{count} tags with ORDER strict, this one first, are closed until their order can be kept: {why}"
+            );
+        }
+    }
+
     /// The definition of a new tag: what is named, over the first rule that matches, over the defaults.
     pub(super) fn definition(&self, tag: &TagName, wanted: &Wanted) -> Result<Definition, Error> {
         let engine = wanted.engine.unwrap_or_else(|| self.engine_by_rules(tag));
@@ -37,8 +68,10 @@ impl Router {
         if engine == EngineKind::Snowflake {
             refuse_segment_options(tag, fields, wanted.order, wanted.start)?;
         }
-        if order == Order::Strict && self.parts.store.shared() {
-            return Err(Error::WrongType("ORDER strict is not to be had on a store that other nodes use".into()));
+        if order == Order::Strict
+            && let Some(why) = self.why_not_strict()
+        {
+            return Err(Error::WrongType(format!("{why}, or create the tag without ORDER strict")));
         }
         let min_step =
             fields.min_step.unwrap_or_else(|| self.parts.segment.min_step.min(fields.step.unwrap_or(u64::MAX)));

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 
 use crate::clock::Boot;
+use crate::engine::segment::View;
 use crate::engine::{Demand, Engine, Refusal, Shortage};
 use crate::ids::{IdRange, TagName};
 use crate::limit::Limit;
@@ -67,6 +68,15 @@ pub enum EngineInfo {
     },
 }
 
+impl EngineInfo {
+    /// What `view` tells, of which the last id goes into `row`.
+    fn of_segment(row: &mut Row, view: View) -> Self {
+        row.max_id = row.max_id.max(view.max_id);
+        let View { step, step_reason, remaining, next_ready, .. } = view;
+        Self::Segment { step, step_reason, remaining, next_ready }
+    }
+}
+
 impl Entry {
     pub(super) fn new(row: Row, engine: Engine, metrics: Arc<TagMetrics>, now: Boot) -> Self {
         let (retired, rate) = (AtomicBool::new(row.retired), row.definition.rate());
@@ -91,7 +101,7 @@ impl Entry {
     /// Which engine makes the ids.
     pub fn kind(&self) -> EngineKind {
         match self.engine {
-            Engine::Segment(_) => EngineKind::Segment,
+            Engine::Segment(_) | Engine::Strict(_) => EngineKind::Segment,
             Engine::Snowflake(_) => EngineKind::Snowflake,
         }
     }
@@ -117,9 +127,19 @@ impl Entry {
         let before = out.len();
         let answer = self.engine.take(demand, now, out);
         if let Some(range) = out.get(before..).and_then(<[IdRange]>::last) {
-            self.last.fetch_max(range.last(), Ordering::Relaxed);
+            self.issued(*range);
         }
         answer
+    }
+
+    /// Remembers ids that were waited for and have come.
+    pub fn issued(&self, ids: IdRange) {
+        self.last.fetch_max(ids.last(), Ordering::Relaxed);
+    }
+
+    /// Why what callers wait for has failed so far, where it has.
+    pub fn cause(&self) -> Option<Refusal> {
+        self.engine.cause()
     }
 
     /// The largest id this process has issued for the tag.
@@ -143,15 +163,28 @@ impl Entry {
         if row.retired {
             self.retired.store(true, Ordering::Release);
         }
-        if let Engine::Segment(segment) = &self.engine {
-            // Both only ever tighten, so an old row can't loosen what a newer one has said.
-            segment.floor(row.floor);
-            if row.retired {
-                segment.retire();
+        let newer = row.revision > self.row.load().revision;
+        // Floor and retirement only ever tighten, so an old row can't loosen what a newer one has said.
+        match &self.engine {
+            Engine::Segment(segment) => {
+                segment.floor(row.floor);
+                if row.retired {
+                    segment.retire();
+                }
+                if newer {
+                    segment.redefine(&row.definition);
+                }
             }
-            if row.revision > self.row.load().revision {
-                segment.redefine(&row.definition);
+            Engine::Strict(strict) => {
+                strict.floor(row.floor);
+                if row.retired {
+                    strict.retire();
+                }
+                if newer {
+                    strict.redefine(&row.definition);
+                }
             }
+            Engine::Snowflake(_) => {}
         }
         if row.revision > self.row.load().revision {
             let rate = row.definition.rate();
@@ -165,6 +198,7 @@ impl Entry {
     pub(super) fn vanish(&self, store: &str) -> Refusal {
         match &self.engine {
             Engine::Segment(segment) => segment.vanish(),
+            Engine::Strict(strict) => strict.vanish(),
             Engine::Snowflake(_) => {
                 Refusal::Backend(format!("its row has vanished from {store}; restore it, or use another tag"))
             }
@@ -179,16 +213,8 @@ impl Entry {
     pub fn info(&self, guarantee: &'static str) -> Info {
         let mut row = Row::clone(&self.row());
         let engine = match &self.engine {
-            Engine::Segment(segment) => {
-                let view = segment.view();
-                row.max_id = row.max_id.max(view.max_id);
-                EngineInfo::Segment {
-                    step: view.step,
-                    step_reason: view.step_reason,
-                    remaining: view.remaining,
-                    next_ready: view.next_ready,
-                }
-            }
+            Engine::Segment(segment) => EngineInfo::of_segment(&mut row, segment.view()),
+            Engine::Strict(strict) => EngineInfo::of_segment(&mut row, strict.view()),
             Engine::Snowflake(snowflake) => {
                 let view = snowflake.view();
                 EngineInfo::Snowflake {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::{Boot, Clock};
 use crate::engine::Engine;
+use crate::engine::segment::strict::Strict;
 use crate::engine::segment::{self, Segment, Supply};
 use crate::engine::snowflake::{self, Snowflake};
 use crate::health::Health;
@@ -26,7 +27,7 @@ mod refresh;
 mod stop;
 
 pub use crate::engine::snowflake::WorkerView;
-pub use crate::engine::{Demand, Later, Refusal, Shortage};
+pub use crate::engine::{Demand, Later, Refusal, Shortage, Waited};
 pub use crate::store::{Alteration, EngineKind, MAX_DESCRIPTION_LEN, Order};
 pub use entry::{EngineInfo, Entry, Info};
 
@@ -284,6 +285,11 @@ impl Router {
         }
         let row = self.parts.store.raise_floor(tag, floor).await.map_err(|error| self.store_error(tag, &error))?;
         entry.apply(&row, self.now());
+        // Last, so that a floor that is only half raised shows in the reply and can be raised again.
+        let raised = self.parts.supply.raise_mark(tag, floor).await;
+        raised.map_err(|error| {
+            Refusal::Backend(format!("the floor is raised, but not at the witness: {}", error.text))
+        })?;
         self.settle_everywhere().await;
         Ok(())
     }
@@ -369,6 +375,10 @@ impl Router {
         let kind = row.definition.engine;
         let metrics = self.parts.metrics.tag(&row.tag, kind.name());
         let engine = match kind {
+            EngineKind::Segment if row.definition.order == Order::Strict => {
+                let supply = Arc::clone(&self.parts.supply);
+                Engine::Strict(Strict::new(&row, supply, Arc::clone(&metrics), self.strict_refusal()))
+            }
             EngineKind::Segment => {
                 Engine::Segment(Segment::new(&row, Arc::clone(&self.parts.supply), Arc::clone(&metrics)))
             }

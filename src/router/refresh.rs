@@ -12,13 +12,13 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::creation::difference;
-use super::{Declared, Error, Router, Wanted};
+use super::{Declared, Entry, Error, Router, Wanted};
 use crate::clock::Boot;
 use crate::engine::Refusal;
 use crate::glob::glob;
 use crate::health::{Change, Part, State};
 use crate::ids::TagName;
-use crate::store::{Alteration, EngineKind, Row, StoreError};
+use crate::store::{Alteration, EngineKind, Order, Row, StoreError};
 
 impl Router {
     /// Reads the whole catalogue and creates the declared tags that don't exist; gives warnings about declared tags that
@@ -28,6 +28,9 @@ impl Router {
     /// Why the store could not do it, or which declared tag is wrong.
     pub async fn load(&self) -> Result<Vec<String>, Error> {
         self.refresh().await.map_err(|error| Refusal::Backend(error.text))?;
+        let strict = |entry: &Arc<Entry>| entry.row().definition.order == Order::Strict && !entry.retired();
+        let strict = self.catalogue.all().into_iter().filter(strict).map(|entry| entry.name().clone());
+        self.tell_of_closed_strict(&strict.collect::<Vec<_>>());
         if self.config.rules.iter().any(|rule| rule.engine == EngineKind::Snowflake) {
             self.parts.snowflake.want();
         }

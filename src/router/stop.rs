@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinSet;
+
 use super::Router;
 use crate::engine::Engine;
 use crate::engine::segment::Segment;
+use crate::engine::segment::strict::Strict;
 use crate::ids::IdRange;
 use crate::store::{MAX_TAILS, Tail};
 
@@ -20,13 +23,23 @@ impl Router {
             .iter()
             .filter_map(|entry| if let Engine::Segment(segment) = entry.engine() { Some(segment) } else { None })
             .collect();
+        let strict: Vec<&Arc<Strict>> = entries
+            .iter()
+            .filter_map(|entry| if let Engine::Strict(strict) = entry.engine() { Some(strict) } else { None })
+            .collect();
         for segment in &segments {
             segment.stop();
+        }
+        for strict in &strict {
+            strict.stop();
         }
         // All end side by side while one of them is waited for.
         let idle = async {
             for segment in &segments {
                 segment.idle().await;
+            }
+            for strict in &strict {
+                strict.idle().await;
             }
         };
         // Who is late tells it: `Segment::tail`.
@@ -45,7 +58,8 @@ impl Router {
                 skipped += batch.iter().map(|tail| IdRange::len(tail.unused)).sum::<u64>();
                 continue;
             }
-            let taken = self.parts.store.return_tails(batch).await.unwrap_or_else(|error| {
+            let batch = self.lower_marks(batch, &mut skipped).await;
+            let taken = self.parts.store.return_tails(&batch).await.unwrap_or_else(|error| {
                 tracing::warn!(error_kind = "system", "unused ids could not be given back: {error}");
                 Vec::new()
             });
@@ -59,5 +73,18 @@ impl Router {
         if late > 0 {
             tracing::warn!(error_kind = "system", "the unused ids of {late} tags were skipped: no time was left");
         }
+    }
+
+    /// Those of `tails` whose mark at the witness is lowered, side by side; the others may not go back to the store.
+    async fn lower_marks(&self, tails: &[Tail], skipped: &mut u64) -> Vec<Tail> {
+        let mut lowering = JoinSet::new();
+        for tail in tails {
+            let (supply, tail) = (Arc::clone(&self.parts.supply), tail.clone());
+            lowering.spawn(async move { supply.lower_mark(&tail).await.then_some(tail) });
+        }
+        let lowered: Vec<Tail> = lowering.join_all().await.into_iter().flatten().collect();
+        let ids = |tails: &[Tail]| tails.iter().map(|tail| tail.unused.len()).sum::<u64>();
+        *skipped += ids(tails).saturating_sub(ids(&lowered));
+        lowered
     }
 }

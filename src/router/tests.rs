@@ -15,7 +15,11 @@ async fn draw<S>(bench: &Bench<S>, entry: &Entry) -> Result<u64, Refusal> {
     loop {
         match entry.take(Demand::Singles(1), bench.clock.boot(), &mut ranges) {
             Ok(()) => return Ok(ranges.first().expect("one id").start()),
-            Err(Shortage::Later(later)) => later.wait().await,
+            Err(Shortage::Later(later)) => match later.wait().await {
+                Waited::AskAgain => {}
+                Waited::Ids(ids) => return Ok(ids.start()),
+                Waited::Refused(refusal) => return Err(refusal),
+            },
             Err(Shortage::Refused(refusal)) => return Err(refusal),
         }
     }

@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::{Alteration, Answer, Definition, Grant, Kind, MAX_TAILS, Row, SegmentStore, StoreError, Tail, rules};
-use crate::ids::{IdRange, MAX_ID, TagName, random_u128};
+use super::{
+    Alteration, Answer, Definition, Grant, Kind, MAX_TAILS, Row, SegmentStore, StoreError, Tail, nonce, rules,
+};
+use crate::ids::{IdRange, MAX_ID, TagName};
 
 /// What the next grant or probe does instead of working; one fault each, in the order they were planned.
 #[derive(Clone, Debug)]
@@ -32,6 +34,15 @@ struct State {
     faults: VecDeque<Fault>,
     grants: Vec<u64>,
     delay: Duration,
+    shared: bool,
+    rules: Rules,
+}
+
+/// Bugs to plant, for tests that show that they would be found. The default has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// B21: a tail goes back without a look at the nonce.
+    pub ignore_nonce: bool,
 }
 
 /// The store; clones share the rows.
@@ -39,6 +50,12 @@ struct State {
 pub struct Memory(Arc<Mutex<State>>);
 
 impl Memory {
+    /// A store that several nodes may use.
+    #[must_use]
+    pub fn of_many_nodes(rules: Rules) -> Self {
+        Self(Arc::new(Mutex::new(State { shared: true, rules, ..State::default() })))
+    }
+
     /// Plans the next fault.
     pub fn plan(&self, fault: Fault) {
         self.lock().faults.push_back(fault);
@@ -75,7 +92,7 @@ impl Memory {
 
 impl State {
     fn grant(&mut self, tag: &TagName, count: u64) -> Result<Grant, StoreError> {
-        let nonce = nonce()?;
+        let nonce = nonce::fresh()?;
         let (row, row_nonce) = self.rows.get_mut(tag).ok_or_else(|| rules::missing(tag))?;
         rules::live(row.clone())?;
         let limit = row.definition.id_limit;
@@ -86,11 +103,15 @@ impl State {
     }
 
     fn take_back(&mut self, tail: &Tail) -> Result<bool, StoreError> {
-        let fresh = nonce()?;
+        let fresh = nonce::fresh()?;
+        let any_nonce = self.rules.ignore_nonce;
         let before = tail.unused.start() - 1;
         match self.rows.get_mut(&tail.tag) {
             Some((row, nonce))
-                if row.max_id == tail.unused.last() && *nonce == tail.nonce && row.floor <= before && !row.retired =>
+                if row.max_id == tail.unused.last()
+                    && (*nonce == tail.nonce || any_nonce)
+                    && row.floor <= before
+                    && !row.retired =>
             {
                 (row.max_id, *nonce) = (before, fresh);
                 Ok(true)
@@ -122,7 +143,7 @@ impl State {
     fn write(&mut self, mut row: Row) -> Result<Row, StoreError> {
         self.revision += 1;
         row.revision = self.revision;
-        self.rows.insert(row.tag.clone(), (row.clone(), nonce()?));
+        self.rows.insert(row.tag.clone(), (row.clone(), nonce::fresh()?));
         Ok(row)
     }
 
@@ -137,7 +158,7 @@ impl SegmentStore for Memory {
     }
 
     fn shared(&self) -> bool {
-        false
+        self.lock().shared
     }
 
     fn grant<'a>(&'a self, tag: &'a TagName, count: u64) -> Answer<'a, Grant> {
@@ -266,8 +287,4 @@ impl SegmentStore for Memory {
     fn durability(&self) -> Answer<'_, Vec<String>> {
         Box::pin(async { Ok(vec!["the store is in memory".into()]) })
     }
-}
-
-fn nonce() -> Result<u128, StoreError> {
-    random_u128().map_err(|error| StoreError::new(Kind::Permanent, format!("no randomness for a grant: {error}")))
 }

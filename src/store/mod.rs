@@ -20,7 +20,11 @@ mod changes;
 mod conformance;
 pub mod identity;
 pub mod memory;
+pub mod nonce;
 pub mod sqlite;
+pub mod witness;
+
+pub use witness::{Mode as WitnessMode, Witness};
 
 /// How many tails go back in one transaction at most: one sync for all of them, and no long hold of the writer.
 pub const MAX_TAILS: usize = 500;
@@ -395,6 +399,13 @@ impl StoreError {
     #[must_use]
     pub fn because(self, reason: &'static str) -> Self {
         Self { reason, ..self }
+    }
+
+    /// Whether somebody else held what the statement needed: that tells of a row, not of the store. Stores give such
+    /// failures the reason `locked` (a lock that did not come free in time) or `deadlock`.
+    #[must_use]
+    pub fn held_up(&self) -> bool {
+        matches!(self.reason, "locked" | "deadlock")
     }
 }
 

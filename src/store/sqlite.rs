@@ -19,9 +19,9 @@ use sqlx::{Row as _, SqliteConnection, SqlitePool};
 use super::{
     Alteration, Answer, Definition, EngineKind, Grant, Kind, MAX_TAILS, Order, Row, SegmentStore, StoreError, Tail,
     changes::{self, Transaction as _},
-    rules,
+    nonce, rules,
 };
-use crate::ids::{IdRange, MAX_ID, TagName, random_u128};
+use crate::ids::{IdRange, MAX_ID, TagName};
 
 mod open;
 mod schema;
@@ -157,7 +157,7 @@ impl Sqlite {
     }
 
     async fn grant_range(&self, tag: &TagName, count: u64) -> Result<Grant, StoreError> {
-        let nonce = fresh_nonce()?;
+        let nonce = nonce::fresh()?;
         let mut tx = self.begin().await?;
         let whole = "UPDATE id_alloc SET max_id = max(max_id, floor) + ?1, grant_nonce = ?2, \
                      update_time = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') \
@@ -213,7 +213,7 @@ impl Sqlite {
                    WHERE biz_tag = ?3 AND max_id = ?4 AND grant_nonce = ?5 AND floor <= ?1 AND retired = 0";
         let query = sqlx::query(sql)
             .bind(int(tail.unused.start() - 1))
-            .bind(blob(fresh_nonce()?))
+            .bind(blob(nonce::fresh()?))
             .bind(tail.tag.as_str())
             .bind(int(tail.unused.last()))
             .bind(blob(tail.nonce));
@@ -290,7 +290,7 @@ impl changes::Transaction for Tx {
             query = query.bind(int(value));
         }
         let query = query.bind(critical).bind(description).bind(row.retired).bind(int(row.revision));
-        let query = query.bind(blob(fresh_nonce()?)).bind(row.tag.as_str());
+        let query = query.bind(blob(nonce::fresh()?)).bind(row.tag.as_str());
         Ok(self.store.run(query.execute(&mut *self.tx)).await?.rows_affected())
     }
 
@@ -393,10 +393,6 @@ impl SegmentStore for Sqlite {
 
 fn connection(tx: &mut Tx) -> &mut SqliteConnection {
     &mut tx.tx
-}
-
-fn fresh_nonce() -> Result<u128, StoreError> {
-    random_u128().map_err(|error| StoreError::new(Kind::Permanent, format!("no randomness for a grant: {error}")))
 }
 
 fn blob(nonce: u128) -> Vec<u8> {

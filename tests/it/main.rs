@@ -25,6 +25,7 @@ mod protocol;
 mod shutdown;
 mod slow_readers;
 mod starved;
+mod strict;
 mod structure;
 mod tags;
 

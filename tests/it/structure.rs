@@ -95,8 +95,12 @@ const PURE: &[&str] = &[
     "engine/snowflake/window.rs",
     "engine/snowflake/exchange.rs",
     "engine/snowflake/timeline.rs",
+    "engine/segment/breaker.rs",
     "engine/segment/buffer.rs",
     "engine/segment/buffer/end.rs",
+    "engine/segment/gather.rs",
+    "engine/segment/mark.rs",
+    "engine/segment/outcome.rs",
     "engine/segment/step.rs",
 ];
 

@@ -16,15 +16,26 @@ use crate::clock::{Boot, Clock};
 use crate::health::Health;
 use crate::ids::{IdRange, TagName};
 use crate::metrics::{Labelled, Metrics, StoreMetrics, TagMetrics};
-use crate::store::{Definition, Row, SegmentStore, Tail};
+use crate::store::{Definition, Row, SegmentStore, Tail, Witness, WitnessMode};
 
+pub mod breaker;
 pub mod buffer;
+mod circuit;
+pub mod gather;
+mod grants;
+pub mod mark;
+pub mod outcome;
 mod refill;
+#[cfg(test)]
+mod simulation;
 pub mod step;
+pub mod strict;
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod tests;
 
-use buffer::{Buffer, Rules, Taken};
+use buffer::{Buffer, Taken};
 use step::{Reason, Step};
 
 /// The section `segment`.
@@ -113,9 +124,31 @@ pub struct Supply {
     /// What refills of tags that never had ids take before a permit, as many as there are of those: so no more of them
     /// stand before the refill of a tag in use, however many cold tags there are.
     cold: Semaphore,
+    guarded: Mutex<circuit::Guarded>,
+    witness: Option<grants::Witnessed>,
+    rules: Rules,
     max_retry: u32,
     preload_permille: u64,
     runtime: tokio::runtime::Handle,
+    this: Weak<Self>,
+}
+
+/// What a supply may have beside the store.
+#[derive(Clone, Default)]
+pub struct Beside {
+    /// The witness of published ranges, unless [`WitnessMode::Off`].
+    pub witness: Option<(Arc<dyn Witness>, WitnessMode)>,
+    /// The right rules but in tests.
+    pub rules: Rules,
+}
+
+/// Bugs to plant, for tests that show that they would be found. The default has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Those of the ranges in memory.
+    pub buffer: buffer::Rules,
+    /// Those of the answers of the store.
+    pub outcome: outcome::Rules,
 }
 
 impl std::fmt::Debug for Supply {
@@ -136,8 +169,26 @@ impl Supply {
         metrics: &Metrics,
         runtime: tokio::runtime::Handle,
     ) -> Arc<Self> {
+        Self::with(config, store, clock, health, metrics, runtime, Beside::default())
+    }
+
+    /// The same with what is `beside` the store.
+    #[must_use]
+    pub fn with(
+        config: &Config,
+        store: Arc<dyn SegmentStore>,
+        clock: Arc<dyn Clock>,
+        health: Arc<Health>,
+        metrics: &Metrics,
+        runtime: tokio::runtime::Handle,
+        beside: Beside,
+    ) -> Arc<Self> {
         let store_name = store.name();
-        Arc::new(Self {
+        let witness = beside.witness.filter(|(_, mode)| *mode != WitnessMode::Off).map(|(witness, mode)| {
+            let required = mode == WitnessMode::Required;
+            grants::Witnessed::new(witness, required, Arc::clone(&metrics.witness_skipped))
+        });
+        Arc::new_cyclic(|this| Self {
             store,
             clock,
             health,
@@ -145,9 +196,13 @@ impl Supply {
             counts: metrics.store(store_name),
             permits: Semaphore::new(config.max_refills.clamp(1, 64)),
             cold: Semaphore::new(config.max_refills.clamp(1, 64)),
+            guarded: Mutex::default(),
+            witness,
+            rules: beside.rules,
             max_retry: config.max_retry,
             preload_permille: config.preload_permille(),
             runtime,
+            this: Weak::clone(this),
         })
     }
 }
@@ -175,6 +230,10 @@ struct State {
     ended: Option<watch::Sender<u64>>,
     /// Whether the row was found to be gone, and no grant has shown since that it is back.
     vanished: bool,
+    /// Whether the tag may probe a store whose breaker is open.
+    critical: bool,
+    /// Why the refill in flight has failed so far.
+    cause: Option<Refusal>,
 }
 
 /// What people and replies are told of a tag's buffer.
@@ -203,7 +262,7 @@ impl Segment {
         let step = Step::new(&row.definition, supply.clock.boot());
         metrics.step.set(step.next_step());
         metrics.headroom.set(row.definition.id_limit.saturating_sub(row.max_id));
-        let mut buffer = Buffer::new(row.floor, supply.preload_permille, Rules::default());
+        let mut buffer = Buffer::new(row.floor, supply.preload_permille, supply.rules.buffer);
         if !supply.store.shared() {
             buffer.fence(row.max_id);
         }
@@ -211,7 +270,9 @@ impl Segment {
             buffer.close(Refusal::Retired);
         }
         let (id_limit, loaded) = (row.definition.id_limit, row.max_id);
-        let state = State { buffer, step, id_limit, failures: 0, loaded, ended: None, vanished: false };
+        let critical = row.definition.critical;
+        let state =
+            State { buffer, step, id_limit, failures: 0, loaded, ended: None, vanished: false, critical, cause: None };
         Arc::new_cyclic(|this| Self {
             state: Mutex::new(state),
             tag: row.tag.clone(),
@@ -286,7 +347,7 @@ impl Segment {
         self.change(|state| {
             let changed = state.step.redefine(definition, state.buffer.used(), self.supply.clock.boot());
             self.tell_step(&state.step, changed);
-            state.id_limit = definition.id_limit;
+            (state.id_limit, state.critical) = (definition.id_limit, definition.critical);
             state.buffer.forgive();
         });
     }
@@ -336,6 +397,12 @@ impl Segment {
                 floor: state.buffer.floor(),
             }
         })
+    }
+
+    /// Why the refill in flight has failed so far, where it has.
+    #[must_use]
+    pub fn cause(&self) -> Option<Refusal> {
+        self.lock().cause.clone()
     }
 
     /// The tag.

@@ -89,7 +89,7 @@ async fn the_first_use_claims_a_worker_id_and_waits_for_it() {
     let ids = loop {
         match bench.take(Demand::Singles(1)) {
             Ok(ids) => break ids,
-            Err(Shortage::Later(later)) => later.wait().await,
+            Err(Shortage::Later(later)) => drop(later.wait().await),
             refused @ Err(_) => panic!("it must wait for the claim: {refused:?}"),
         }
     };
