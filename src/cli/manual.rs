@@ -22,6 +22,9 @@ pub fn page(mut command: Command, after: &str) -> io::Result<Vec<u8>> {
     let mut text = ".SH COMMANDS\n".to_owned();
     for sub in command.get_subcommands_mut().filter(|sub| sub.get_name() != "help") {
         subcommand(sub, &mut text);
+        for sub in sub.get_subcommands_mut().filter(|sub| sub.get_name() != "help") {
+            subcommand(sub, &mut text);
+        }
     }
     for paragraph in after.split("\n\n") {
         let (title, lines) = paragraph.split_once(":\n").unwrap_or(("Notes", paragraph));
