@@ -10,6 +10,8 @@
 mod checkers;
 mod load;
 mod node;
+#[allow(dead_code)] // each test uses what it needs of it
+mod services;
 mod wire;
 
 mod admin;
