@@ -22,6 +22,7 @@ mod clocks;
 mod errors;
 mod faults;
 mod first_minutes;
+mod import;
 mod kill_rounds;
 mod protocol;
 mod shutdown;

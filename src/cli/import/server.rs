@@ -68,13 +68,19 @@ impl Server {
         let mut client = Client::connect(&self.place, &self.login).await.map_err(fail)?;
         // Too few words: idgen knows the command and says so, any other server doesn't.
         match client.call(&[b"IDINFO"], PATIENCE).await {
+            Ok(Reply::Error(text)) if text.starts_with("ERR unknown command") => {
+                return Err(fail("it is not idgen".into()));
+            }
+            Ok(_) => {}
+            Err(error) => return Err(fail(error.to_string())),
+        }
+        match client.call(&[b"PING"], PATIENCE).await {
             Ok(Reply::Error(text)) if text.starts_with("NOAUTH") => {
                 Err(fail("it asks for a login: --user NAME, and the token in IDGEN_PASSWORD or --password-file".into()))
             }
-            Ok(Reply::Error(text)) if text.starts_with("ERR wrong number of arguments") => Ok(()),
-            Ok(Reply::Error(text)) if text.starts_with("ERR unknown command") => Err(fail("it is not idgen".into())),
-            Ok(Reply::Error(text)) => Err(fail(shown(&text))),
-            Ok(_) => Err(fail("it is not idgen".into())),
+            // Who may not ask that may still bring tags.
+            Ok(Reply::Error(text)) if !text.starts_with("NOPERM") => Err(fail(shown(&text))),
+            Ok(_) => Ok(()),
             Err(error) => Err(fail(error.to_string())),
         }
     }
