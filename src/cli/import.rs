@@ -35,12 +35,16 @@ Without --apply nothing is changed: a table says what would be. To move:
   2. stop every writer of the old place, for good
   3. idgen import … --apply   now the numbers are the last ones
   4. point the callers to idgen
-Old writers that go on repeat ids that idgen gives. Where they can't be stopped before 3, add with --margin more ids than
-they can give until they are.
+Old writers that go on repeat ids that idgen gives. Where they can't be stopped before 3, add
+more ids than they can give until they are, with --margin.
 
 Environment:
   IDGEN_IMPORT_SOURCE    the source, where it has a password
   IDGEN_PASSWORD         the password or token for the idgen server";
+
+const SOURCE_HELP: &str = "mysql://user@host/database, postgres://user@host/database or redis://host:6379/0, without a \
+                           password; a database elsewhere has to show a certificate of its name, unless ?ssl-mode= \
+                           says otherwise";
 
 const LEAF: &str = "\
 Leaf and idgen must not give ids of one tag side by side. Leaf keeps the next id in max_id, idgen the last one: on one table
@@ -58,8 +62,8 @@ pub struct Import {
 
 #[derive(Debug, Subcommand)]
 enum From {
-    /// Tags of Leaf: the table leaf_alloc in MySQL, MariaDB or PostgreSQL
-    #[command(after_help = AFTER_HELP)]
+    /// Tags of Leaf, in a table of MySQL, MariaDB or PostgreSQL
+    #[command(after_help = AFTER_HELP, next_help_heading = "Import")]
     Leaf {
         /// The table; a dot stands between a schema and its table
         #[arg(long, value_name = "TABLE", default_value = "leaf_alloc")]
@@ -69,8 +73,8 @@ enum From {
         #[command(flatten)]
         options: Options,
     },
-    /// Tags of Tinyid: the table tiny_id_info in MySQL, MariaDB or PostgreSQL
-    #[command(after_help = AFTER_HELP)]
+    /// Tags of Tinyid, in a table of MySQL, MariaDB or PostgreSQL
+    #[command(after_help = AFTER_HELP, next_help_heading = "Import")]
     Tinyid {
         /// The table; a dot stands between a schema and its table
         #[arg(long, value_name = "TABLE", default_value = "tiny_id_info")]
@@ -84,7 +88,7 @@ enum From {
         options: Options,
     },
     /// Counters of a Redis server that are used with INCR: keys with an integer that don't expire
-    #[command(after_help = AFTER_HELP)]
+    #[command(after_help = AFTER_HELP, next_help_heading = "Import")]
     Redis {
         #[command(flatten)]
         names: Names,
@@ -94,7 +98,7 @@ enum From {
     /// The largest value in a column, such as an auto-increment key
     ///
     /// Rows that were deleted are not seen: where the last ones may have been, add --margin.
-    #[command(after_help = AFTER_HELP)]
+    #[command(after_help = AFTER_HELP, next_help_heading = "Import")]
     Max {
         /// The table, as it is spelt in the database; a dot stands between a schema and its table
         #[arg(long, value_name = "TABLE")]
@@ -117,27 +121,24 @@ struct Names {
     #[arg(long = "match", value_name = "PATTERN")]
     pattern: Option<String>,
     /// Take this off the start of each name that has it
-    #[arg(long, value_name = "PREFIX", default_value = "")]
-    strip_prefix: String,
+    #[arg(long, value_name = "PREFIX")]
+    strip_prefix: Option<String>,
     /// Put this before each name
-    #[arg(long, value_name = "PREFIX", default_value = "")]
-    tag_prefix: String,
+    #[arg(long, value_name = "PREFIX")]
+    tag_prefix: Option<String>,
 }
 
 #[derive(Debug, Args)]
 struct Options {
-    /// mysql://user@host/database, postgres://user@host/database or redis://host:6379/0, without a password
-    ///
-    /// A host that is not this machine has to show a certificate of its name, unless ssl-mode says otherwise.
-    #[arg(long, value_name = "DSN", conflicts_with = "source_file")]
+    #[arg(long, value_name = "DSN", conflicts_with = "source_file", help = SOURCE_HELP)]
     source: Option<String>,
-    /// A file with the source, which may have a password; or in the environment: IDGEN_IMPORT_SOURCE
+    /// A file that holds the source, which may then have a password
     #[arg(long, value_name = "FILE")]
     source_file: Option<PathBuf>,
     /// The user at the idgen server, which is found by --addr or the configuration
-    #[arg(long, value_name = "NAME", default_value = "")]
-    user: String,
-    /// A file with the user's password or token; or in the environment: IDGEN_PASSWORD
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// A file that holds the user's password or token
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
     /// Do it; without this, only say what would be done
@@ -171,11 +172,13 @@ pub fn run(import: Import, sources: &Sources, out: &mut impl Write) -> Result<()
     let usage = |text| Failure(text, 2);
     let source = dsn::source(options.source.as_deref(), options.source_file.as_deref(), environment).map_err(usage)?;
     let password = dsn::password(options.password_file.as_deref(), environment).map_err(usage)?;
-    let server =
-        Server { place: Place::of(&Config::listener(sources)?), login: Login { user: options.user, password } };
+    let server = Server {
+        place: Place::of(&Config::listener(sources)?),
+        login: Login { user: options.user.unwrap_or_default(), password },
+    };
     let rules = Rules {
-        strip_prefix: names.strip_prefix,
-        tag_prefix: names.tag_prefix,
+        strip_prefix: names.strip_prefix.unwrap_or_default(),
+        tag_prefix: names.tag_prefix.unwrap_or_default(),
         margin: options.margin,
         force: options.force,
         strided,

@@ -74,11 +74,16 @@ fn has_password(dsn: &str) -> bool {
     user.contains(':') || named
 }
 
-/// `dsn` without user, password and options: what may be shown.
+/// `dsn` without user, password and options: what may be shown. Where it is not clear what is what, only the scheme.
 pub fn place(dsn: &str) -> String {
     let (scheme, rest) = dsn.split_once("://").unwrap_or(("", dsn));
-    let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
-    let rest = rest.split('?').next().unwrap_or_default();
+    let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
+    let rest = match rest.rsplit_once('@') {
+        Some((_, rest)) => rest,
+        // Is the `@` in an option, or the `?` in a password?
+        None if options.contains('@') => "…",
+        None => rest,
+    };
     if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
 }
 
@@ -177,6 +182,9 @@ mod tests {
         for (dsn, shown) in [
             ("mysql://root:a@b@db:3306/leaf?ssl-mode=required", "mysql://db:3306/leaf"),
             ("postgres:///ids?password=x", "postgres:///ids"),
+            ("mysql://root:geh?eim@db/leaf", "mysql://…"),
+            ("mysql://db/leaf?password=geh@eim", "mysql://…"),
+            ("mysql://root:a@b?c@d", "mysql://b"),
             ("nonsense", "nonsense"),
         ] {
             assert_eq!(place(dsn), shown);

@@ -69,7 +69,10 @@ pub fn table(lines: &[Line], out: &mut impl Write) -> io::Result<()> {
         let mut text = String::new();
         for (column, cell) in row.iter().enumerate() {
             let width = widths.get(column).copied().unwrap_or(0);
-            text += &if column == 1 { format!("{cell:>width$}  ") } else { format!("{cell:<width$}  ") };
+            // Numbers stand to the right.
+            let padding = " ".repeat(width.saturating_sub(cell.chars().count()));
+            let [before, after] = if column == 1 { [padding.as_str(), ""] } else { ["", padding.as_str()] };
+            text.extend([before, cell.as_str(), after, "  "]);
         }
         writeln!(out, "{}", text.trim_end())?;
         for note in at.checked_sub(1).and_then(|at| lines.get(at)).iter().flat_map(|line| &line.notes) {

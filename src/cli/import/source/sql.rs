@@ -143,7 +143,7 @@ fn path(dialect: &Dialect, table: &str) -> Result<String, String> {
 /// A name as both take it whatever is in it: the quote is doubled, and nothing else has a meaning between quotes.
 fn quoted(dialect: &Dialect, name: &str) -> Result<String, String> {
     if name.is_empty() || name.contains('\0') {
-        return Err(format!("{:?} is not a name of a table or column", name));
+        return Err(format!("{name:?} is not a name of a table or column"));
     }
     let quote = dialect.quote.to_string();
     Ok(format!("{quote}{}{quote}", name.replace(&quote, &quote.repeat(2))))
