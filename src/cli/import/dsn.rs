@@ -78,12 +78,9 @@ fn has_password(dsn: &str) -> bool {
 pub fn place(dsn: &str) -> String {
     let (scheme, rest) = dsn.split_once("://").unwrap_or(("", dsn));
     let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
-    let rest = match rest.rsplit_once('@') {
-        Some((_, rest)) => rest,
-        // Is the `@` in an option, or the `?` in a password?
-        None if options.contains('@') => "…",
-        None => rest,
-    };
+    // Is such an `@` in an option, or the `?` in a password?
+    let clear = !options.contains('@');
+    let rest = if clear { rest.rsplit_once('@').map_or(rest, |(_, rest)| rest) } else { "…" };
     if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
 }
 
@@ -184,7 +181,7 @@ mod tests {
             ("postgres:///ids?password=x", "postgres:///ids"),
             ("mysql://root:geh?eim@db/leaf", "mysql://…"),
             ("mysql://db/leaf?password=geh@eim", "mysql://…"),
-            ("mysql://root:a@b?c@d", "mysql://b"),
+            ("mysql://root:a@b?c@d", "mysql://…"),
             ("nonsense", "nonsense"),
         ] {
             assert_eq!(place(dsn), shown);
