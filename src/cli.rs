@@ -15,8 +15,10 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::{self, Config, Environment, Sources};
 use crate::ids::MAX_ID;
 
+mod client;
 mod decode;
 mod healthcheck;
+mod import;
 mod manual;
 
 const AFTER_HELP: &str = "\
@@ -107,6 +109,7 @@ enum Command {
     ///
     /// A server that wants a login before it says anything counts as alive.
     Healthcheck,
+    Import(import::Import),
     /// Make a restored or failed-over database safe, with all nodes stopped
     ///
     /// A database that was restored from a copy doesn't know of the ids given away since. This raises the bounds of all
@@ -226,6 +229,7 @@ fn run(mut cli: Cli, environment: Environment, out: &mut impl Write) -> Result<(
             let text = healthcheck::ask(&Config::listener(&sources)?).map_err(|text| Failure(text, 1))?;
             writeln!(out, "{text}")?;
         }
+        Command::Import(import) => import::run(import, &sources, out)?,
         Command::Completions { shell } => {
             // The generator panics where it can't write.
             let mut text = Vec::new();
@@ -296,6 +300,10 @@ mod tests {
             (&["fly"], "fly"),
             (&["--set", "a=b"], "SECTION.KEY"),
             (&["--data", ""], "name a folder"),
+            (&["import"], "leaf"),
+            (&["import", "max", "--table", "t", "--column", "id"], "--tag"),
+            (&["import", "leaf", "--source", "a", "--source-file", "b"], "cannot be used with"),
+            (&["import", "leaf", "--margin", "x"], "--margin"),
         ] {
             let error = Cli::try_parse_from([&["idgen"], args].concat()).expect_err("refused");
             assert_eq!(error.exit_code(), 2, "{args:?}");
@@ -340,13 +348,28 @@ mod tests {
     fn completions_and_the_manual_page_are_printed() {
         assert!(output(&["completions", "bash"]).expect("printed").contains("_idgen"));
         let page = output(&["man"]).expect("printed");
-        for text in
-            [".TH idgen", "idgen after\\-restore", "\\-\\-skip", ".SH EXAMPLES", "Any Redis client", "IDGET order"]
-        {
+        for text in [
+            ".TH idgen",
+            "idgen after\\-restore",
+            "\\-\\-skip",
+            "idgen import tinyid",
+            "\\-\\-strided",
+            ".SH EXAMPLES",
+            "Any Redis client",
+            "IDGET order",
+        ] {
             assert!(page.to_lowercase().contains(&text.to_lowercase()), "{text} is missing in\n{page}");
         }
         assert!(!page.contains("(1)") && !page.contains("EXTRA"), "{page}");
         assert_eq!(output(&["default-config"]).expect("printed"), config::DEFAULTS);
+    }
+
+    #[test]
+    fn a_source_with_a_password_on_the_command_line_is_wrong_usage() {
+        let args = ["import", "leaf", "--source", "mysql://root:geheim@db/leaf"];
+        let Failure(text, code) = output(&args).expect_err("refused");
+        assert!(code == 2 && text.contains("IDGEN_IMPORT_SOURCE") && !text.contains("geheim"), "{text}");
+        assert_eq!(output(&["import", "redis"]).expect_err("no source").1, 2);
     }
 
     #[test]

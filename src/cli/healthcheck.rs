@@ -3,10 +3,11 @@
 //! What answers must be idgen: another server on the same port would otherwise pass for it.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use super::client::reachable;
 use crate::server;
 
 /// How long connecting and each read and write may take.
@@ -61,15 +62,6 @@ fn ping_address(addr: &str) -> io::Result<Answer> {
         }
     }
     Err(last)
-}
-
-/// Where a listener on `addr` is found: one on all addresses at the loopback one.
-fn reachable(mut addr: SocketAddr) -> SocketAddr {
-    if addr.ip().is_unspecified() {
-        let loopback = if addr.is_ipv4() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { IpAddr::V6(Ipv6Addr::LOCALHOST) };
-        addr.set_ip(loopback);
-    }
-    addr
 }
 
 /// One `PING`; and where it is answered, the question what the server is.
@@ -145,13 +137,5 @@ mod tests {
             let answers = vec![(PING, &b"+PONG\r\n"[..]), (INFO, info)];
             assert!(asked(answers).expect_err("another").contains("not idgen"));
         }
-    }
-
-    #[test]
-    fn a_listener_on_all_addresses_is_asked_on_loopback() {
-        let addr = |text: &str| text.parse::<SocketAddr>().expect("an address");
-        assert_eq!(reachable(addr("0.0.0.0:6390")), addr("127.0.0.1:6390"));
-        assert_eq!(reachable(addr("[::]:6390")), addr("[::1]:6390"));
-        assert_eq!(reachable(addr("10.0.0.1:6390")), addr("10.0.0.1:6390"));
     }
 }

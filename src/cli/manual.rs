@@ -22,6 +22,13 @@ pub fn page(mut command: Command, after: &str) -> io::Result<Vec<u8>> {
     let mut text = ".SH COMMANDS\n".to_owned();
     for sub in command.get_subcommands_mut().filter(|sub| sub.get_name() != "help") {
         subcommand(sub, &mut text);
+        if let Some(after) = sub.get_after_help() {
+            let _ = write!(text, ".PP\n{}", escaped(after.to_string().trim()));
+        }
+        // What stands below the help of a command holds for its own commands, too: once is enough.
+        for sub in sub.get_subcommands_mut().filter(|sub| sub.get_name() != "help") {
+            subcommand(sub, &mut text);
+        }
     }
     for paragraph in after.split("\n\n") {
         let (title, lines) = paragraph.split_once(":\n").unwrap_or(("Notes", paragraph));
@@ -43,14 +50,12 @@ fn subcommand(command: &mut Command, text: &mut String) {
     let _ = write!(text, "{}", escaped(&about).replace("\n\n", "\n.PP\n"));
     for arg in own.iter().filter(|arg| arg.get_id() != "help") {
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-        let default: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+        let values = if arg.get_action().takes_values() { arg.get_default_values() } else { &[] };
+        let default: Vec<_> = values.iter().map(|value| value.to_string_lossy()).collect();
         let default = if default.is_empty() { String::new() } else { format!(" [default: {}]", default.join(", ")) };
         let choices: Vec<_> = arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
         let choices = if choices.is_empty() { String::new() } else { format!(" [{}]", choices.join(", ")) };
         let _ = write!(text, ".TP\n{}{}", escaped(&arg.to_string()), escaped(&format!("{help}{default}{choices}")));
-    }
-    if let Some(after) = command.get_after_help() {
-        let _ = write!(text, ".PP\n{}", escaped(after.to_string().trim()));
     }
 }
 

@@ -34,6 +34,11 @@ impl Redis {
     pub fn connect(&self) -> Conn {
         Conn::try_connect(self.addr).unwrap()
     }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
 }
 
 impl Drop for Redis {

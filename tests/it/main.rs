@@ -7,9 +7,13 @@
 // The rules below are for the server: a test may stop at the first surprise, and has to measure real time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
+#[allow(dead_code)] // each test uses what it needs of it
+mod chaos;
 mod checkers;
 mod load;
 mod node;
+#[allow(dead_code)] // each test uses what it needs of it
+mod services;
 mod wire;
 
 mod admin;
@@ -18,6 +22,7 @@ mod clocks;
 mod errors;
 mod faults;
 mod first_minutes;
+mod import;
 mod kill_rounds;
 mod limits;
 mod many_tags;
