@@ -4,8 +4,6 @@ use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use sqlx::Connection as _;
-
 use super::{Protocol, Proxy, To};
 use crate::node::{PATIENCE, eventually};
 use crate::services::{MariaDb, Postgres};
