@@ -18,8 +18,8 @@ pub fn unique(drawn: &[Drawn]) -> u64 {
 /// No id is in two of `runs`, which are sorted by this. Returns how many ids there are, or which came twice.
 pub fn distinct(runs: &mut [Run]) -> Result<u64, String> {
     runs.sort_unstable();
-    if let Some(pair) = runs.windows(2).find(|pair| pair[0].1 >= pair[1].0) {
-        return Err(format!("ids came twice: {:?} and {:?} overlap", pair[0], pair[1]));
+    if let Some([one, other]) = runs.array_windows().find(|[one, other]| one.1 >= other.0) {
+        return Err(format!("ids came twice: {one:?} and {other:?} overlap"));
     }
     if let Some(run) = runs.first().filter(|run| run.0 < 1) {
         return Err(format!("an id below 1: {run:?}"));
@@ -66,7 +66,9 @@ pub fn strict(ops: &[Op]) -> Result<u64, String> {
 /// The ids of one tag increase in real time on each node, also over its restarts. Returns as [`strict`].
 pub fn order_of_each_node(ops: &[Op]) -> Result<u64, String> {
     let mut nodes = BTreeMap::<usize, Vec<Op>>::new();
-    ops.iter().for_each(|op| nodes.entry(op.node).or_default().push(*op));
+    for op in ops {
+        nodes.entry(op.node).or_default().push(*op);
+    }
     nodes.values().map(|ops| strict(ops)).sum()
 }
 

@@ -65,10 +65,9 @@ impl Fleet {
             let at = usize::try_from(dice.below(self.nodes.len() as u64)).unwrap();
             let node = self.nodes[at].take().expect("the node is down");
             let kind = usize::try_from(dice.below(2)).unwrap();
-            if kind == 0 {
-                node.kill()
-            } else {
-                node.stop()
+            match kind {
+                0 => node.kill(),
+                _ => node.stop(),
             }
             done[kind] += 1;
             std::thread::sleep(dice.millis(0, 300)); // the others are alone for a while

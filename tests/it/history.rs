@@ -5,7 +5,6 @@
 //! all clients, which is what makes their histories one.
 
 use std::collections::BTreeMap;
-use std::io::Result;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -75,7 +74,7 @@ impl History {
     }
 
     /// What [`checkers::strict`] says of each tag in `tags`.
-    pub fn strict(&self, tags: impl Iterator<Item = usize>) -> std::result::Result<u64, String> {
+    pub fn strict(&self, tags: impl Iterator<Item = usize>) -> Result<u64, String> {
         tags.map(|tag| checkers::strict(&self.ops[tag]).map_err(|text| format!("tag {tag}: {text}"))).sum()
     }
 }
