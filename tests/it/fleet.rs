@@ -192,12 +192,12 @@ fn changes_reach_everybody(dsn: &str) {
     for round in 0..20 {
         let (one, other) = (round % 3, (round + 1) % 3);
         let tag = format!("new{round}");
-        assert!(conns[other].call(&["IDGET", &tag]).error().starts_with("IDNOTAG "), "{tag}");
         ok(&mut conns[one], &["IDTAG", "CREATE", &tag, "START", "700"]);
         let first = conns[other].call(&["IDGET", &tag]);
         assert_eq!(first, Value::Int(700), "{tag}, right after CREATE on another node");
         ok(&mut conns[other], &["IDTAG", "CREATE", &tag, "START", "700"]);
     }
+    refused_before(&mut conns);
     for conn in &mut conns {
         conn.call(&["IDMGET", "new0", "10"]).ints(); // every node has a segment in memory
     }
@@ -205,6 +205,18 @@ fn changes_reach_everybody(dsn: &str) {
     altered(&mut conns, limit);
     floored(&mut conns, limit);
     retired(&mut conns, limit);
+}
+
+/// A node remembers for one `tags.refresh` that it has looked for a tag in vain.
+fn refused_before(conns: &mut [Conn]) {
+    assert!(conns[1].call(&["IDGET", "later"]).error().starts_with("IDNOTAG "), "a tag that nobody has created");
+    ok(&mut conns[0], &["IDTAG", "CREATE", "later", "START", "700"]);
+    let first = eventually("CREATE reaches a node that has refused the tag", 2 * REFRESH + SLACK, || {
+        let reply = conns[1].call(&["IDGET", "later"]);
+        let refused = matches!(&reply, Value::Error(text) if text.starts_with("IDNOTAG "));
+        (!refused).then_some(reply)
+    });
+    assert_eq!(first, Value::Int(700));
 }
 
 fn altered(conns: &mut [Conn], limit: Duration) {
