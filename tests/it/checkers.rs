@@ -1,8 +1,9 @@
 //! What must hold for the ids that clients have drawn, checked over all of them.
 //!
-//! Order over several connections is judged by real time: where one request had its reply before another one was sent, its
-//! ids are the smaller ones. That is linearizability for "take a larger number", and it is decided by sorting: walk through the
-//! requests as they were sent, with the largest id of all that had been answered by then. No search, O(n log n).
+//! Order over several connections is judged by real time: where one request had its reply before another one was sent,
+//! its ids are the smaller ones. That is linearizability for "take a larger number", and it is decided by sorting: walk
+//! through the requests as they were sent, with the largest id of all that had been answered by then. No search, O(n
+//! log n).
 
 use std::collections::BTreeMap;
 

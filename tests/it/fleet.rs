@@ -1,5 +1,5 @@
-//! Several nodes on one database: no id twice and order on each node while nodes are killed, stopped and started again, and changes
-//! to tags that reach every node.
+//! Several nodes on one database: no id twice and order on each node while nodes are killed, stopped and started again,
+//! and changes to tags that reach every node.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

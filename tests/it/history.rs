@@ -48,8 +48,8 @@ impl History {
         self.ops.iter().map(Vec::len).sum()
     }
 
-    /// No id of a tag twice, ids going up in each connection and in real time on each node, nothing but ids and errors with
-    /// one of `prefixes`, every tag and every one of `nodes` nodes at work. Returns how many ids there were.
+    /// No id of a tag twice, ids going up in each connection and in real time on each node, nothing but ids and errors
+    /// with one of `prefixes`, every tag and every one of `nodes` nodes at work. Returns how many ids there were.
     pub fn verdict(&mut self, nodes: usize, prefixes: &[&str]) -> u64 {
         assert!(self.broken.is_empty(), "{} of these: {:?}", self.broken.len(), self.broken.first());
         for (text, count) in &self.errors {
@@ -99,8 +99,8 @@ pub struct Clients {
 const STAY: u64 = 50;
 
 impl Clients {
-    /// Starts `count` clients, each with one connection at a time to one of `nodes` and pipelines of up to `depth` requests
-    /// for any of `tags`.
+    /// Starts `count` clients, each with one connection at a time to one of `nodes` and pipelines of up to `depth`
+    /// requests for any of `tags`.
     pub fn start(nodes: &[SocketAddr], tags: &[String], count: usize, depth: u64, dice: &mut Dice) -> Self {
         let task = Arc::new(Task {
             nodes: nodes.to_vec(),
