@@ -10,6 +10,7 @@
 #[allow(dead_code)] // each test uses what it needs of it
 mod chaos;
 mod checkers;
+mod history;
 mod load;
 mod node;
 #[allow(dead_code)] // each test uses what it needs of it
@@ -22,6 +23,7 @@ mod clocks;
 mod errors;
 mod faults;
 mod first_minutes;
+mod fleet;
 mod import;
 mod kill_rounds;
 mod limits;

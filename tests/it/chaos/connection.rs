@@ -117,7 +117,7 @@ impl Connection {
             let mut rules = shared.rules();
             if rules.hold.as_mut().is_some_and(|hold| hold.hits(&statement)) {
                 rules.counts.held += 1;
-                let (releases, _) = (rules.releases, shared.changed.notify_all());
+                let releases = rules.releases;
                 while rules.releases == releases && !self.ended() && !rules.end {
                     rules = shared.changed.wait(rules).unwrap();
                 }

@@ -1,9 +1,9 @@
 //! A TCP proxy that does to a connection what networks do, changed while it runs.
 //!
 //! One thread for each direction of each connection. A piece of data is read, judged by the rules of that moment and
-//! passed on, so a rule holds for connections that were there before it. What a stall keeps back is delivered when
-//! it ends, even if the client has given up meanwhile: that is the delayed copy of a statement. A cut before an answer waits
-//! until the server has answered, so that the statement surely has been executed. Rejected: toxiproxy, which
+//! passed on, so a rule holds for connections that were there before it. What a stall keeps back is delivered when it
+//! ends, even if the client has given up meanwhile: that is the delayed copy of a statement. A cut before an answer
+//! waits until the server has answered, so that the statement surely has been executed. Rejected: toxiproxy, which
 //! can't cut there, and netem, which this kernel lacks.
 
 mod connection;
@@ -181,8 +181,8 @@ impl Proxy {
         self.flow(&[to], Flow::Swallow);
     }
 
-    /// Ends stalls, losses, delays, refusals, and cuts that have not happened; what was stalled is delivered. Requests that are
-    /// held stay so.
+    /// Ends stalls, losses, delays, refusals, and cuts that have not happened; what was stalled is delivered. Requests
+    /// that are held stay so.
     pub fn pass(&self) {
         self.shared.change(|rules| {
             rules.lanes = [Lane::default(); 2];
@@ -208,8 +208,8 @@ impl Proxy {
         self.shared.change(|rules| rules.lanes[to as usize].cut_after = Some(bytes));
     }
 
-    /// Executes each `every`-th request whose statement contains `text`, and resets its connection in place of the answer; `times`
-    /// in all.
+    /// Executes each `every`-th request whose statement contains `text`, and resets its connection in place of the
+    /// answer; `times` in all.
     pub fn cut_before_answer(&self, text: &str, every: u64, times: u64) {
         self.shared.change(|rules| rules.cut = Some(Match { text: text.into(), every, times, seen: 0 }));
     }

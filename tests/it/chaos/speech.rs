@@ -1,4 +1,5 @@
-//! As much of the MySQL and PostgreSQL protocols as a proxy needs to tell requests apart and to know when one is answered.
+//! As much of the MySQL and PostgreSQL protocols as a proxy needs to tell requests apart and to know when one is
+//! answered.
 //!
 //! It knows the text of a prepared statement when the statement is run, and takes nothing for granted about how the
 //! bytes are cut. Only unencrypted connections can be read.

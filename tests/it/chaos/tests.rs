@@ -4,8 +4,6 @@ use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use sqlx::Connection as _;
-
 use super::{Protocol, Proxy, To};
 use crate::node::{PATIENCE, eventually};
 use crate::services::{MariaDb, Postgres};
@@ -181,7 +179,8 @@ fn now<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.expect("the database did not answer") })
 }
 
-/// Updates `count` times over connections that may be cut, by a prepared statement, or as text; how many were not confirmed.
+/// Updates `count` times over connections that may be cut, by a prepared statement, or as text; how many were not
+/// confirmed.
 fn updates<C: sqlx::Connection>(dsn: &str, count: u64, prepared: bool) -> u64
 where
     for<'c> &'c mut C: sqlx::Executor<'c, Database = C::Database>,

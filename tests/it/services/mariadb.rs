@@ -249,6 +249,29 @@ fn mariadb_with_a_lazy_log_loses_what_it_has_confirmed() {
     assert_eq!(server.sql("SELECT n FROM t"), "1");
 }
 
+/// What the checker says to the ranges of two sessions that take the steps of a grant in turns.
+fn ranges_of_two(grant: [&str; 2]) -> Result<u64, String> {
+    let server = MariaDb::start(&[]);
+    server.sql("CREATE TABLE t (max_id BIGINT) ENGINE = InnoDB; INSERT INTO t VALUES (0)");
+    let mut sessions = [server.hold("SET autocommit = 1"), server.hold("SET autocommit = 1")];
+    let mut ranges = Vec::new();
+    for step in grant {
+        let ends = sessions.iter_mut().filter_map(|session| session.ask(step).parse::<i64>().ok());
+        ranges.extend(ends.map(|end| (end - 999, end)));
+    }
+    assert_eq!(ranges.len(), 2, "{ranges:?}");
+    crate::checkers::distinct(&mut ranges)
+}
+
+/// How others have made duplicates: two statements, with somebody else's between them.
+#[test]
+fn an_update_and_then_a_select_give_one_range_to_two_and_the_checker_sees_it() {
+    let found = ranges_of_two(["UPDATE t SET max_id = max_id + 1000", "SELECT max_id FROM t"]);
+    assert!(found.clone().is_err_and(|text| text.contains("came twice")), "{found:?}");
+    let whole = ["UPDATE t SET max_id = LAST_INSERT_ID(max_id + 1000)", "SELECT LAST_INSERT_ID()"];
+    assert_eq!(ranges_of_two(whole), Ok(2000));
+}
+
 #[test]
 fn a_mariadb_replica_follows_and_is_promoted_with_what_it_has() {
     let primary = MariaDb::start(&["--server-id=1", "--log-bin"]);

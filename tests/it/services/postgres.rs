@@ -234,10 +234,9 @@ fn postgresql_keeps_what_it_has_confirmed_over_kills() {
     server.sql("CREATE TABLE t AS SELECT 1::bigint AS n");
     for n in 2..6 {
         server.sql(&format!("UPDATE t SET n = {n}"));
-        if n % 2 == 0 {
-            server.kill9()
-        } else {
-            server.crash()
+        match n % 2 {
+            0 => server.kill9(),
+            _ => server.crash(),
         }
         assert!(server.try_sql("SELECT 1").is_err(), "somebody answers for a dead server");
         server.start_again();

@@ -1,10 +1,10 @@
 //! A server as a child process: started, signalled, awaited and ended by its process id, its log kept.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -170,23 +170,37 @@ impl Drop for Process {
     }
 }
 
-/// A client's session in which some statements have been run, kept open until it is dropped.
+/// A client's session, kept open until it is dropped.
 pub struct Session {
     child: Child,
     stdin: Option<ChildStdin>,
+    lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Session {
     /// Starts `client`, which reads statements from its input, runs `statements` and waits until they are through.
     pub fn hold(client: &mut Command, statements: &str) -> Self {
         let mut child = client.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut stdin = child.stdin.take().unwrap();
-        stdin.write_all(format!("{statements};\nSELECT 'through';\n").as_bytes()).unwrap();
-        stdin.flush().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let session = Self { child, stdin: Some(stdin) };
-        assert!(lines.map_while(Result::ok).any(|line| line == "through"), "the session ended at {statements}");
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take().unwrap());
+        let mut session = Self { child, stdin, lines: BufReader::new(stdout).lines() };
+        session.ask(statements);
         session
+    }
+
+    /// Runs more `statements`; the lines that they print.
+    pub fn ask(&mut self, statements: &str) -> String {
+        const THROUGH: &str = "these are through";
+        let stdin = self.stdin.as_mut().unwrap();
+        stdin.write_all(format!("{statements};\nSELECT '{THROUGH}';\n").as_bytes()).unwrap();
+        stdin.flush().unwrap();
+        let mut answer = Vec::new();
+        loop {
+            match self.lines.next() {
+                Some(Ok(line)) if line == THROUGH => return answer.join("\n"),
+                Some(Ok(line)) => answer.push(line),
+                _ => panic!("the session ended at {statements}: {answer:?}"),
+            }
+        }
     }
 }
 
