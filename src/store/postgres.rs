@@ -28,6 +28,8 @@ mod literal;
 mod open;
 mod schema;
 mod session;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use failure::Effect;
 use literal::{int, nonce, text};

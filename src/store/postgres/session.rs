@@ -86,7 +86,9 @@ impl Sessions {
 
     /// A connection with a transaction, which begins with the first statement.
     pub(super) async fn transaction(self: &Arc<Self>) -> Result<Session, StoreError> {
-        Ok(Session { state: State::Beginning, ..self.session().await? })
+        let mut session = self.session().await?;
+        session.state = State::Beginning;
+        Ok(session)
     }
 
     /// Closes every connection that nobody uses: the name of the server is looked up again for the next.
