@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Executor as _, SqlitePool};
@@ -13,6 +14,7 @@ use crate::ids::Incarnation;
 
 const WORKERS: u32 = 4;
 const HI: u64 = 1_000;
+const TIMEOUT: Duration = Duration::from_secs(10);
 const ME: Incarnation = Incarnation(7);
 const OTHER: Incarnation = Incarnation(u128::MAX);
 
@@ -123,13 +125,13 @@ async fn sqlite(folder: &tempfile::TempDir) -> SqlitePool {
     SqlitePoolOptions::new().max_connections(2).connect_with(options).await.expect("a database")
 }
 
-async fn sql_registry(folder: &tempfile::TempDir) -> (SqlRegistry, SqlitePool) {
+async fn sql_registry(folder: &tempfile::TempDir) -> (SqlRegistry<sqlx::Sqlite>, SqlitePool) {
     let pool = sqlite(folder).await;
     pool.execute(include_str!("../../migrations/sqlite/0002_worker_bound.sql")).await.expect("migrated");
     let mut connection = pool.acquire().await.expect("a connection");
-    create_bounds(&mut connection, 3, WORKERS, HI).await.expect("created");
+    create_bounds(&mut *connection, 3, WORKERS, HI).await.expect("created");
     drop(connection);
-    (SqlRegistry::new(pool.clone(), 3, WORKERS), pool)
+    (SqlRegistry::new(pool.clone(), 3, WORKERS, TIMEOUT), pool)
 }
 
 macro_rules! conforms {
@@ -183,11 +185,11 @@ async fn the_rows_are_created_once_and_outlive_the_pool() {
     let mine = record(&unclaimed(HI), ME, 2_000);
     assert_eq!(registry.claim(1, &unclaimed(HI), &mine).await, Ok(Swap::Done));
     let mut connection = pool.acquire().await.expect("a connection");
-    create_bounds(&mut connection, 3, WORKERS, 0).await.expect_err("they exist");
-    create_bounds(&mut connection, 4, 1 << 14, 0).await.expect("another datacenter, as many as there can be");
+    create_bounds(&mut *connection, 3, WORKERS, 0).await.expect_err("they exist");
+    create_bounds(&mut *connection, 4, 1 << 14, 0).await.expect("another datacenter, as many as there can be");
     drop(connection);
     pool.close().await;
-    let again = SqlRegistry::new(sqlite(&folder).await, 3, WORKERS);
+    let again = SqlRegistry::new(sqlite(&folder).await, 3, WORKERS, TIMEOUT);
     assert_eq!(again.read(1).await, Ok(Some(mine)));
 }
 
