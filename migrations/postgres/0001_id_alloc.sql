@@ -2,7 +2,7 @@
 
 -- max_id is the last id given away: a grant of n gives (max_id, max_id + n]. BIGINT and the checks make sure that nothing
 -- moves it past the limit or below the floor. Collation "C": two tags are the same only if all their bytes are. Truth is 0
--- or 1, as in the other dialects, so that one query serves all of them.
+-- or 1 and every number is a BIGINT, as drivers see them in the other dialects: one query serves all of them.
 CREATE TABLE id_alloc (
     biz_tag     TEXT COLLATE "C" NOT NULL PRIMARY KEY CHECK (octet_length(biz_tag) BETWEEN 1 AND 128),
     max_id      BIGINT      NOT NULL DEFAULT 0 CHECK (max_id BETWEEN 0 AND 9223372036854775807),
@@ -16,9 +16,9 @@ CREATE TABLE id_alloc (
     id_limit    BIGINT      NOT NULL DEFAULT 9223372036854775807 CHECK (id_limit >= 1 AND id_limit >= max_id),
     qps         BIGINT      NOT NULL DEFAULT 0 CHECK (qps >= 0),
     burst       BIGINT      NOT NULL DEFAULT 0 CHECK (burst >= 0),
-    critical    SMALLINT    NOT NULL DEFAULT 0 CHECK (critical IN (0, 1)),
+    critical    BIGINT      NOT NULL DEFAULT 0 CHECK (critical IN (0, 1)),
     floor       BIGINT      NOT NULL DEFAULT 0 CHECK (floor BETWEEN 0 AND max_id),
-    retired     SMALLINT    NOT NULL DEFAULT 0 CHECK (retired IN (0, 1)),
+    retired     BIGINT      NOT NULL DEFAULT 0 CHECK (retired IN (0, 1)),
     revision    BIGINT      NOT NULL CHECK (revision >= 1),
     grant_nonce BYTEA       NOT NULL DEFAULT decode('00000000000000000000000000000000', 'hex')
                             CHECK (octet_length(grant_nonce) = 16)

@@ -15,6 +15,7 @@ use crate::registry::sql::{Rows, SqlRegistry, create_bounds};
 use crate::registry::{self, WorkerRegistry};
 use crate::store::identity::{self, Identity, IdentityError};
 use crate::store::network::{self, Network};
+use crate::store::postgres::Postgres;
 use crate::store::sqlite::{self, Opened, Sqlite};
 use crate::store::{self, Dialect, Durability, SegmentStore};
 
@@ -74,7 +75,7 @@ impl Data {
         match config.database.dialect().map_err(Error::Refused)? {
             Dialect::Sqlite => Self::file(config, restored).await,
             Dialect::MySql => Err(Error::Refused("database.dsn: MySQL".into())),
-            Dialect::Postgres => Err(Error::Refused("database.dsn: PostgreSQL".into())),
+            Dialect::Postgres => Self::server(config, Postgres::open(&config.database, !restored)).await,
         }
     }
 

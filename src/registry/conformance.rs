@@ -11,6 +11,9 @@ use super::memory::{Fault, MemoryRegistry};
 use super::sql::{SqlRegistry, create_bounds};
 use super::{Bound, RegistryError, Swap, WorkerRegistry, unclaimed};
 use crate::ids::Incarnation;
+use crate::store::network::Network as _;
+use crate::store::postgres::Postgres;
+use crate::store::postgres::testing::{Database, PgBouncer};
 
 const WORKERS: u32 = 4;
 const HI: u64 = 1_000;
@@ -134,6 +137,15 @@ async fn sql_registry(folder: &tempfile::TempDir) -> (SqlRegistry<sqlx::Sqlite>,
     (SqlRegistry::new(pool.clone(), 3, WORKERS, TIMEOUT), pool)
 }
 
+/// The registry in a PostgreSQL database, through what listens on `port` where it is named.
+async fn postgres(database: &Database, port: Option<u16>) -> SqlRegistry<sqlx::Postgres> {
+    let store = Postgres::open(&database.config(port), true).await.expect("a new database");
+    let mut founding = store.found().await.expect("a transaction");
+    create_bounds(&mut *founding, 3, WORKERS, HI).await.expect("created");
+    founding.commit().await.expect("committed");
+    SqlRegistry::new(store.registry_pool(), 3, WORKERS, TIMEOUT)
+}
+
 macro_rules! conforms {
     ($($name:ident),+) => {
         mod memory {
@@ -148,6 +160,21 @@ macro_rules! conforms {
             async fn $name() {
                 let folder = tempfile::tempdir().expect("a folder");
                 super::$name(&super::sql_registry(&folder).await.0).await;
+            })+
+        }
+        mod postgres {
+            $(#[tokio::test]
+            async fn $name() {
+                let database = super::Database::new().await;
+                super::$name(&super::postgres(&database, None).await).await;
+            })+
+        }
+        mod pgbouncer {
+            $(#[tokio::test]
+            async fn $name() {
+                let database = super::Database::new().await;
+                let bouncer = super::PgBouncer::start(&database.server).await;
+                super::$name(&super::postgres(&database, Some(bouncer.port)).await).await;
             })+
         }
     };
@@ -165,6 +192,8 @@ async fn of_many_claims_one_wins_everywhere() {
     let folder = tempfile::tempdir().expect("a folder");
     of_many_claims_one_wins(Arc::new(sql_registry(&folder).await.0)).await;
     of_many_claims_one_wins(Arc::new(MemoryRegistry::new(WORKERS, HI, false))).await;
+    let database = Database::new().await;
+    of_many_claims_one_wins(Arc::new(postgres(&database, None).await)).await;
 }
 
 #[tokio::test]
@@ -175,6 +204,10 @@ async fn missing_records_stay_missing_everywhere() {
     let folder = tempfile::tempdir().expect("a folder");
     let (registry, pool) = sql_registry(&folder).await;
     pool.execute("DELETE FROM worker_bound WHERE w IN (1, 3)").await.expect("deleted");
+    a_worker_id_without_a_record_is_never_used(&registry, &[1, 3, 4]).await;
+    let database = Database::new().await;
+    let registry = postgres(&database, None).await;
+    database.run("DELETE FROM worker_bound WHERE w IN (1, 3)").await.expect("deleted");
     a_worker_id_without_a_record_is_never_used(&registry, &[1, 3, 4]).await;
 }
 

@@ -14,6 +14,7 @@ use sqlx::{Database, Pool};
 use super::{Answer, Bound, Owner, RegistryError, Swap, Worker, WorkerRegistry};
 use crate::ids::Incarnation;
 
+mod postgres;
 mod rows;
 
 pub use rows::{Record, Rows, Value};

@@ -79,7 +79,9 @@ macro_rules! table {
     ($connection:ty, $insert:literal) => {
         impl Table for $connection {
             async fn stored(&mut self) -> Result<Option<Stored>, sqlx::Error> {
+                // Kept nowhere: behind a pooler the next transaction has another connection.
                 let query = sqlx::query("SELECT cluster, registry, datacenter_id, layout FROM idgen_identity");
+                let query = query.persistent(false);
                 let Some(row) = query.fetch_optional(self).await? else { return Ok(None) };
                 Ok(Some(Stored {
                     cluster: row.try_get("cluster")?,
@@ -90,7 +92,7 @@ macro_rules! table {
             }
 
             async fn store(&mut self, cluster: &str, wanted: &Wanted) -> Result<(), sqlx::Error> {
-                let query = sqlx::query($insert).bind(cluster).bind(wanted.registry);
+                let query = sqlx::query($insert).persistent(false).bind(cluster).bind(wanted.registry);
                 let query = query.bind(i64::try_from(wanted.datacenter_id).unwrap_or(i64::MAX)).bind(&wanted.layout);
                 query.execute(self).await.map(drop)
             }

@@ -21,6 +21,7 @@ mod dsn;
 pub mod identity;
 pub mod memory;
 pub mod network;
+pub mod postgres;
 pub mod sqlite;
 
 pub use config::{Config, Dialect, Durability};

@@ -11,17 +11,16 @@ use std::fmt::Write as _;
 use std::future::Future;
 use std::sync::Arc;
 
-use sqlx::Row as _;
 use sqlx::postgres::{PgPool, PgRow};
 
+use super::columns::{Columns as _, ROW, fresh_nonce, int, row, unreadable};
+use super::network::{Network, OpenError};
 use super::{
-    Alteration, Answer, Definition, EngineKind, Grant, Kind, MAX_TAILS, Order, Row, SegmentStore, StoreError, Tail,
+    Alteration, Answer, Config, Definition, Grant, Kind, MAX_TAILS, Row, SegmentStore, StoreError, Tail,
     changes::{self, Transaction as _},
-    config::Config,
-    network::{Network, OpenError},
     rules,
 };
-use crate::ids::{IdRange, MAX_ID, TagName, random_u128};
+use crate::ids::{IdRange, MAX_ID, TagName};
 
 mod failure;
 mod literal;
@@ -32,12 +31,8 @@ mod session;
 pub(crate) mod testing;
 
 use failure::Effect;
-use literal::{int, nonce, text};
+use literal::{nonce, text};
 use session::{Session, Sessions};
-
-/// All columns of a row, in the order [`row`] reads them.
-const ROW: &str = "biz_tag, max_id, step, description, engine, ordering, min_step, max_step, id_limit, qps, burst, \
-                   critical, floor, retired, revision";
 
 /// The store; cheap to clone.
 #[derive(Clone, Debug)]
@@ -90,7 +85,7 @@ impl Postgres {
             nonce(fresh)
         );
         let (last, count) = match self.execute(&sql).await?.as_slice() {
-            [row] => (number(row, "max_id")?, count),
+            [row] => (row.number("max_id")?, count),
             _ => self.grant_rest(tag, fresh).await?,
         };
         let range = last.checked_sub(count).and_then(|before| IdRange::new(before + 1, last + 1));
@@ -116,7 +111,7 @@ impl Postgres {
             int(limit)
         );
         match self.execute(&sql).await?.as_slice() {
-            [row] if number(row, "max_id")? == limit => Ok((limit, rest)),
+            [row] if row.number("max_id")? == limit => Ok((limit, rest)),
             _ => Err(StoreError::new(Kind::Transient, "its row changed meanwhile")),
         }
     }
@@ -149,7 +144,7 @@ impl Postgres {
             return Ok(taken);
         }
         for row in self.execute(&sql).await? {
-            let place = usize::try_from(number(&row, "place")?).map_err(|error| unreadable(&error))?;
+            let place = usize::try_from(row.number("place")?).map_err(|error| unreadable(&error))?;
             if let Some(taken) = taken.get_mut(place) {
                 *taken = true;
             }
@@ -183,19 +178,18 @@ impl Postgres {
                    coalesce((SELECT relpersistence FROM pg_class WHERE oid = to_regclass('id_alloc')), 'p')::text AS kept";
         let rows = self.query(sql).await?;
         let row = rows.first().ok_or_else(|| unreadable(&"no settings"))?;
-        let value = |column: &str| row.try_get::<String, _>(column).map_err(|error| unreadable(&error));
         let mut found = Vec::new();
-        if value("fsync")? != "on" {
+        if row.text("fsync")? != "on" {
             found.push("fsync is off: a power failure can lose or damage everything".into());
         }
-        let commit = value("commit")?;
+        let commit = row.text("commit")?;
         if !["on", "remote_apply"].contains(&commit.as_str()) {
             found.push(format!("synchronous_commit is {commit}, not on: a crash or failover loses the last commits"));
         }
-        if value("pages")? != "on" {
+        if row.text("pages")? != "on" {
             found.push("full_page_writes is off: a power failure can tear a page".into());
         }
-        if value("kept")? != "p" {
+        if row.text("kept")? != "p" {
             found.push("the table id_alloc is UNLOGGED: a crash empties it".into());
         }
         Ok(found)
@@ -210,7 +204,7 @@ impl changes::Transaction for Session {
         );
         let rows = self.run(&sql, Effect::Nothing).await?;
         let row = rows.first().ok_or_else(|| unreadable(&"id_alloc_revision is empty"))?;
-        Ok(number(row, "revision")?.saturating_sub(count))
+        Ok(row.number("revision")?.saturating_sub(count))
     }
 
     async fn read(&mut self, tag: &TagName) -> Result<Option<Row>, StoreError> {
@@ -221,7 +215,7 @@ impl changes::Transaction for Session {
 
     async fn count(&mut self) -> Result<u64, StoreError> {
         let rows = self.run(COUNT, Effect::Nothing).await?;
-        number(rows.first().ok_or_else(|| unreadable(&"no count"))?, "n")
+        rows.first().ok_or_else(|| unreadable(&"no count"))?.number("n")
     }
 
     async fn insert(&mut self, row: &Row) -> Result<(), StoreError> {
@@ -314,7 +308,7 @@ impl SegmentStore for Postgres {
     fn count(&self) -> Answer<'_, u64> {
         Box::pin(async move {
             let rows = self.query(COUNT).await?;
-            number(rows.first().ok_or_else(|| unreadable(&"no count"))?, "n")
+            rows.first().ok_or_else(|| unreadable(&"no count"))?.number("n")
         })
     }
 
@@ -356,58 +350,6 @@ impl SegmentStore for Postgres {
     fn durability(&self) -> Answer<'_, Vec<String>> {
         Box::pin(self.weaknesses())
     }
-}
-
-fn fresh_nonce() -> Result<u128, StoreError> {
-    random_u128().map_err(|error| StoreError::new(Kind::Permanent, format!("no randomness for a grant: {error}")))
-}
-
-fn number(row: &PgRow, column: &str) -> Result<u64, StoreError> {
-    let value: i64 = row.try_get(column).map_err(|error| unreadable(&error))?;
-    u64::try_from(value).map_err(|error| unreadable(&error))
-}
-
-fn flag(row: &PgRow, column: &str) -> Result<bool, StoreError> {
-    row.try_get::<i16, _>(column).map(|value| value != 0).map_err(|error| unreadable(&error))
-}
-
-fn unreadable(error: &dyn std::fmt::Display) -> StoreError {
-    StoreError::new(Kind::Permanent, format!("a row of id_alloc can't be read: {error}")).because("corrupt")
-}
-
-fn row(row: &PgRow) -> Result<Row, StoreError> {
-    let text = |column: &str| row.try_get::<String, _>(column).map_err(|error| unreadable(&error));
-    let tag = TagName::new(text("biz_tag")?.as_bytes()).ok_or_else(|| unreadable(&"biz_tag is no valid tag"))?;
-    let engine = match text("engine")?.as_str() {
-        "segment" => EngineKind::Segment,
-        "snowflake" => EngineKind::Snowflake,
-        other => return Err(unreadable(&format!("engine {other}"))),
-    };
-    let order = match text("ordering")?.as_str() {
-        "node" => Order::Node,
-        "strict" => Order::Strict,
-        other => return Err(unreadable(&format!("ordering {other}"))),
-    };
-    let definition = Definition {
-        engine,
-        order,
-        step: number(row, "step")?,
-        min_step: number(row, "min_step")?,
-        max_step: number(row, "max_step")?,
-        id_limit: number(row, "id_limit")?,
-        qps: number(row, "qps")?,
-        burst: number(row, "burst")?,
-        critical: flag(row, "critical")?,
-        description: text("description")?,
-    };
-    Ok(Row {
-        tag,
-        definition,
-        max_id: number(row, "max_id")?,
-        floor: number(row, "floor")?,
-        retired: flag(row, "retired")?,
-        revision: number(row, "revision")?,
-    })
 }
 
 #[cfg(test)]

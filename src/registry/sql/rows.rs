@@ -63,13 +63,13 @@ pub trait Rows: Send {
 }
 
 macro_rules! rows {
-    ($driver:ty, $connection:ty, $name:literal, exclusive: $exclusive:literal, $prepare:path, $not_done:path) => {
+    ($driver:ty, $connection:ty, $name:literal, exclusive: $exclusive:literal, $not_done:path) => {
         impl Rows for $connection {
             const NAME: &'static str = $name;
             const EXCLUSIVE: bool = $exclusive;
 
             async fn change(&mut self, sql: &'static str, values: &[Value]) -> Result<u64, sqlx::Error> {
-                let mut query = sqlx::query::<$driver>(sqlx::AssertSqlSafe($prepare(sql)));
+                let mut query = sqlx::query::<$driver>(sql);
                 for value in values {
                     query = match value {
                         Value::Int(number) => query.bind(*number),
@@ -80,7 +80,7 @@ macro_rules! rows {
             }
 
             async fn read(&mut self, sql: &'static str, values: &[Value]) -> Result<Vec<Record>, sqlx::Error> {
-                let mut query = sqlx::query::<$driver>(sqlx::AssertSqlSafe($prepare(sql)));
+                let mut query = sqlx::query::<$driver>(sql);
                 for value in values {
                     query = match value {
                         Value::Int(number) => query.bind(*number),
@@ -113,19 +113,8 @@ macro_rules! rows {
     };
 }
 
-rows!(sqlx::Sqlite, sqlx::SqliteConnection, "sqlite", exclusive: true, str::to_owned, sqlite_not_done);
-rows!(sqlx::MySql, sqlx::MySqlConnection, "mysql", exclusive: false, str::to_owned, mysql_not_done);
-rows!(sqlx::Postgres, sqlx::PgConnection, "postgres", exclusive: false, numbered, postgres_not_done);
-
-/// `sql` with `$1`, `$2` and so on for the question marks.
-fn numbered(sql: &str) -> String {
-    let mut parts = sql.split('?');
-    let mut text = parts.next().unwrap_or_default().to_owned();
-    for (number, part) in (1..).zip(parts) {
-        text.push_str(&format!("${number}{part}"));
-    }
-    text
-}
+rows!(sqlx::Sqlite, sqlx::SqliteConnection, "sqlite", exclusive: true, sqlite_not_done);
+rows!(sqlx::MySql, sqlx::MySqlConnection, "mysql", exclusive: false, mysql_not_done);
 
 /// Busy, locked, read-only, cannot open, not a database, constraint, full disk (the statement was rolled back).
 fn sqlite_not_done(error: &dyn DatabaseError) -> bool {
@@ -139,21 +128,4 @@ fn mysql_not_done(error: &dyn DatabaseError) -> bool {
     let number =
         error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>().map(sqlx::mysql::MySqlDatabaseError::number);
     number.is_some_and(|number| CODES.contains(&number))
-}
-
-/// Serialization failure, deadlock, lock timeout, read-only, constraints, and mistakes in SQL or rights.
-fn postgres_not_done(error: &dyn DatabaseError) -> bool {
-    let code = error.code().unwrap_or_default();
-    ["40001", "40P01", "55P03", "25006"].contains(&&*code) || code.starts_with("23") || code.starts_with("42")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::numbered;
-
-    #[test]
-    fn question_marks_become_numbers() {
-        assert_eq!(numbered("a = ? AND b = ?"), "a = $1 AND b = $2");
-        assert_eq!(numbered("a"), "a");
-    }
 }

@@ -25,7 +25,8 @@ pub(super) struct Failure {
     pub(super) error: StoreError,
     /// Whether the connection has to be closed.
     pub(super) close: bool,
-    /// Whether the server is one that may not be written to, so that every connection to it has to be closed.
+    /// Whether the other connections are likely to be of no use either, because their server has gone or may not be written
+    /// to: those that lie idle are closed, and the next one is made to wherever the server's name leads by then.
     pub(super) astray: bool,
 }
 
@@ -80,7 +81,7 @@ fn told(kind: Kind, reason: &'static str, place: &str, words: &str) -> StoreErro
 
 fn lost(effect: Effect, place: &str, words: &str) -> Failure {
     let kind = if effect == Effect::Commit { Kind::Unknown } else { Kind::Transient };
-    Failure { error: told(kind, "connection", place, words), close: true, astray: false }
+    Failure { error: told(kind, "connection", place, words), close: true, astray: true }
 }
 
 /// An error of a statement that was rolled back, by its SQLSTATE.

@@ -22,11 +22,6 @@ pub(super) fn nonce(value: u128) -> String {
     format!("decode('{value:032x}', 'hex')")
 }
 
-/// SQL's signed integer; callers pass nothing above [`crate::ids::MAX_ID`], and more would only be cut to it.
-pub(super) fn int(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
-
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         // Writing to a string never fails.
@@ -49,7 +44,6 @@ mod tests {
             "convert_from(decode('61273b2044524f50205441424c452069645f616c6c6f63202d2d', 'hex'), 'UTF8')"
         });
         assert_eq!(nonce(0xab), "decode('000000000000000000000000000000ab', 'hex')");
-        assert_eq!((int(7), int(u64::MAX)), (7, i64::MAX));
     }
 
     proptest! {

@@ -30,9 +30,9 @@ pub(super) fn known() -> i64 {
 
 /// How many migrations the database has had; 0 for none.
 async fn applied(session: &mut Session) -> Result<i64, StoreError> {
-    let exists = "SELECT to_regclass('idgen_schema') IS NOT NULL AS made";
-    let rows = session.run(exists, Effect::Nothing).await?;
-    if !rows.first().is_some_and(|row| row.try_get("made").unwrap_or(false)) {
+    // Read as any table: `to_regclass` answers from a cache that another program's commit may not have reached.
+    let exists = "SELECT 1 FROM pg_catalog.pg_class WHERE relname = 'idgen_schema' AND pg_table_is_visible(oid)";
+    if session.run(exists, Effect::Nothing).await?.is_empty() {
         return Ok(0);
     }
     let rows = session.run(VERSION, Effect::Nothing).await?;
