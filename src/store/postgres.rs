@@ -199,9 +199,8 @@ impl Postgres {
 impl changes::Transaction for Session {
     async fn revise(&mut self, count: u64) -> Result<u64, StoreError> {
         let count_sql = int(count);
-        let sql = format!(
-            "UPDATE id_alloc_revision SET revision = revision + {count_sql} WHERE one = 1 RETURNING revision"
-        );
+        let sql =
+            format!("UPDATE id_alloc_revision SET revision = revision + {count_sql} WHERE one = 1 RETURNING revision");
         let rows = self.run(&sql, Effect::Nothing).await?;
         let row = rows.first().ok_or_else(|| unreadable(&"id_alloc_revision is empty"))?;
         Ok(row.number("revision")?.saturating_sub(count))

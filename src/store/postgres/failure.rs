@@ -47,8 +47,7 @@ pub(super) fn of_statement(error: &sqlx::Error, effect: Effect, place: &str) -> 
 /// What it means that there was no connection to send a statement on: nothing has happened.
 pub(super) fn of_acquiring(error: &sqlx::Error, place: &str) -> StoreError {
     let (kind, reason) = match (error, error.as_database_error().and_then(sqlx::error::DatabaseError::code)) {
-        (_, Some(code)) if code.starts_with("28") => (Kind::Permanent, "login"),
-        (_, Some(code)) if code == "3D000" => (Kind::Permanent, "gone"),
+        (_, Some(code)) if code.starts_with("28") || code == "3D000" => (Kind::Permanent, "login"),
         (_, Some(code)) if code == "42501" => (Kind::Permanent, "permission"),
         (_, Some(code)) if code.starts_with("53") => (Kind::Transient, "busy"),
         (sqlx::Error::Tls(_), _) => (Kind::Permanent, "tls"),

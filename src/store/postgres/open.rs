@@ -28,8 +28,8 @@ pub(super) async fn open(config: &Config, may_create: bool) -> Result<Postgres, 
     let server = config.server().map_err(OpenError::Dsn)?;
     let place = server.to_string();
     let options = options(&server);
-    let reached = reach(&options, &place).await;
-    reached.map_err(|error| OpenError::of_connecting(&place, &error))?;
+    let refused = |error: sqlx::Error| OpenError::of_store(&place, &failure::of_acquiring(&error, &place));
+    reach(&options).await.map_err(refused)?;
     let sessions = Arc::new(Sessions {
         pool: pool(&options, config.max_open_conns),
         registry: pool(&options, REGISTRY_CONNECTIONS),
@@ -42,7 +42,8 @@ pub(super) async fn open(config: &Config, may_create: bool) -> Result<Postgres, 
     Ok(Postgres(sessions))
 }
 
-/// How to get to `server`. Everything that the driver would else take from the environment is said.
+/// How to get to `server`. Whatever says where it is, who logs in and how far it is trusted is said here, so that no
+/// variable of the environment says it to the driver.
 fn options(server: &Server) -> PgConnectOptions {
     let mode = match server.tls {
         Tls::Off => PgSslMode::Disable,
@@ -74,15 +75,10 @@ fn options(server: &Server) -> PgConnectOptions {
 }
 
 /// Connects once, for the sake of a true reason why not.
-async fn reach(options: &PgConnectOptions, place: &str) -> Result<(), sqlx::Error> {
+async fn reach(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
     let attempt = async { options.connect().await?.close().await };
-    match tokio::time::timeout(ACQUIRE_TIMEOUT, attempt).await {
-        Ok(outcome) => outcome,
-        Err(_) => {
-            tracing::debug!("{place} did not answer within {ACQUIRE_TIMEOUT:?}");
-            Err(sqlx::Error::PoolTimedOut)
-        }
-    }
+    // Silence looks to the caller as it does later, when the pool waits in vain.
+    tokio::time::timeout(ACQUIRE_TIMEOUT, attempt).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
 }
 
 fn pool(options: &PgConnectOptions, most: u32) -> PgPool {
@@ -95,7 +91,9 @@ fn pool(options: &PgConnectOptions, most: u32) -> PgPool {
         // A round trip for each statement would double the time of a grant: only what has lain idle is tried.
         .test_before_acquire(false)
         .before_acquire(|connection, state| {
-            Box::pin(async move { if state.idle_for > TRUSTED_IDLE { Ok(answers(connection).await) } else { Ok(true) } })
+            Box::pin(
+                async move { if state.idle_for > TRUSTED_IDLE { Ok(answers(connection).await) } else { Ok(true) } },
+            )
         })
         // The driver's own test on return waits for ever, and holds a place in the pool meanwhile.
         .after_release(|connection, _| Box::pin(async move { Ok(answers(connection).await) }))
@@ -110,7 +108,7 @@ async fn answers(connection: &mut PgConnection) -> bool {
 /// Refuses a server on which no grant could be written.
 async fn refuse_read_only(sessions: &Arc<Sessions>) -> Result<(), OpenError> {
     let place = &sessions.place;
-    let failed = |error: StoreError| OpenError::of_store(place, error);
+    let failed = |error: StoreError| OpenError::of_store(place, &error);
     let sql = "SELECT pg_is_in_recovery() AS replica, current_setting('transaction_read_only') AS fenced";
     let rows = sessions.session().await.map_err(failed)?.run(sql, Effect::Nothing).await.map_err(failed)?;
     let row = rows.first().ok_or_else(|| OpenError::Sql(place.clone(), "it does not tell its state".into()))?;
@@ -132,7 +130,7 @@ pub(super) async fn found(sessions: &Sessions) -> Result<sqlx::Transaction<'stat
         Ok(Ok(transaction)) => Ok(transaction),
         Ok(Err(error)) => match failure::of_statement(&error, Effect::Nothing, place).error {
             error if error.reason == "locked" => Err(OpenError::Busy(place.clone(), SCHEMA_LOCK_TIMEOUT)),
-            error => Err(OpenError::of_store(place, error)),
+            error => Err(OpenError::of_store(place, &error)),
         },
         Err(_) => Err(OpenError::Unreachable(place.clone(), format!("no answer within {patience:?}"))),
     }
@@ -148,20 +146,14 @@ pub(super) fn lock() -> String {
 }
 
 impl OpenError {
-    fn of_connecting(place: &str, error: &sqlx::Error) -> Self {
-        let failed = failure::of_acquiring(error, place);
-        Self::of_store(place, failed)
-    }
-
-    pub(super) fn of_store(place: &str, error: StoreError) -> Self {
+    pub(super) fn of_store(place: &str, error: &StoreError) -> Self {
         let place = place.to_owned();
         // Its text begins with the place, and so do ours.
         let words = error.text.strip_prefix(&format!("{place}: ")).map_or(error.text.clone(), str::to_owned);
         match (error.reason, error.kind) {
-            ("login" | "gone", _) => Self::Login(place, words),
+            ("login", _) => Self::Login(place, words),
             ("tls", _) => Self::Certificate(place, words),
             ("readonly", _) => Self::ReadOnly(place, words),
-            ("connection" | "busy" | "timeout", _) => Self::Unreachable(place, words),
             (_, Kind::Transient | Kind::Unknown) => Self::Unreachable(place, words),
             _ => Self::Sql(place, words),
         }

@@ -42,7 +42,7 @@ async fn applied(session: &mut Session) -> Result<i64, StoreError> {
 /// Checks the version of the tables, and applies what is missing. Without `may_create`, there have to be tables.
 pub(super) async fn ensure(sessions: &Arc<Sessions>, may_create: bool) -> Result<(), OpenError> {
     let place = &sessions.place;
-    let failed = |error: StoreError| OpenError::of_store(place, error);
+    let failed = |error: StoreError| OpenError::of_store(place, &error);
     let version = applied(&mut sessions.session().await.map_err(failed)?).await.map_err(failed)?;
     match version {
         0 if !may_create => return Err(OpenError::Empty(place.clone())),

@@ -117,7 +117,9 @@ impl Session {
             State::Apart => format!("{} {sql}", terms(self.sessions.limit)),
             State::Beginning => format!("BEGIN; {} {sql}", terms(self.sessions.limit)),
             State::Open => sql.to_owned(),
-            State::Failed => return Err(StoreError::new(Kind::Transient, format!("{place}: the transaction has failed"))),
+            State::Failed => {
+                return Err(StoreError::new(Kind::Transient, format!("{place}: the transaction has failed")));
+            }
         };
         if self.state == State::Beginning {
             self.state = State::Open;

@@ -28,7 +28,8 @@ impl Database {
     pub(crate) async fn new() -> Self {
         #[expect(clippy::disallowed_methods, reason = "where the tests' server is, only its starter knows")]
         let admin = std::env::var(VARIABLE);
-        let admin = admin.unwrap_or_else(|_| panic!("{VARIABLE} is not set: `make test` starts a PostgreSQL and sets it"));
+        let admin =
+            admin.unwrap_or_else(|_| panic!("{VARIABLE} is not set: `make test` starts a PostgreSQL and sets it"));
         let config = Config { dsn: admin.clone(), ..Config::default() };
         let server = config.server().unwrap_or_else(|error| panic!("{VARIABLE}: {error}"));
         let name = format!("idgen_{:032x}", random_u128().expect("randomness"));
@@ -185,12 +186,15 @@ impl PgBouncer {
         std::fs::write(&file, config).expect("its configuration");
         // It refuses to run as root, and then has to be able to read its configuration.
         let root = nix::unistd::geteuid().is_root();
-        let mut command = Command::new(if root { "setpriv" } else { "pgbouncer" });
+        // Debian keeps it where only root looks.
+        let debian = "/usr/sbin/pgbouncer";
+        let program = if std::path::Path::new(debian).exists() { debian } else { "pgbouncer" };
+        let mut command = Command::new(if root { "setpriv" } else { program });
         if root {
             let nobody = nix::unistd::User::from_name("nobody").expect("users").expect("nobody");
             nix::unistd::chown(folder.path(), Some(nobody.uid), None).expect("chown");
             nix::unistd::chown(&file, Some(nobody.uid), None).expect("chown");
-            command.args(["--reuid=nobody", "--clear-groups", "pgbouncer"]);
+            command.args(["--reuid=nobody", "--clear-groups", program]);
         }
         command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().expect("pgbouncer: `make test` installs it");

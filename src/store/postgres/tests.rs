@@ -217,14 +217,16 @@ async fn a_change_that_is_given_up_leaves_its_connection_usable() {
     let store = open(&config).await.expect("a new database");
     let tag = with_tag(&store).await;
     for _ in 0..20 {
-        let (_, created) = store.create(&tag, &store.find(&tag).await.expect("find").expect("a row").definition, 1, 10)
+        let (_, created) = store
+            .create(&tag, &store.find(&tag).await.expect("find").expect("a row").definition, 1, 10)
             .await
             .expect("the row that stands");
         assert!(!created);
         let missing = TagName::new(b"missing").expect("a tag");
         assert_eq!(store.retire(&missing).await.expect_err("no row").kind, Kind::Missing);
     }
-    let open = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'";
+    let open =
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'";
     assert!(database.run(open).await.expect("the activity").is_empty(), "a transaction was left open");
 }
 
