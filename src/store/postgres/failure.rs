@@ -51,6 +51,8 @@ pub(super) fn of_acquiring(error: &sqlx::Error, place: &str) -> StoreError {
         (_, Some(code)) if code == "42501" => (Kind::Permanent, "permission"),
         (_, Some(code)) if code.starts_with("53") => (Kind::Transient, "busy"),
         (sqlx::Error::Tls(_), _) => (Kind::Permanent, "tls"),
+        // A handshake that failed comes as this.
+        (sqlx::Error::Io(error), _) if error.kind() == std::io::ErrorKind::InvalidData => (Kind::Permanent, "tls"),
         (sqlx::Error::Configuration(_), _) => (Kind::Permanent, "sql"),
         _ => (Kind::Transient, "connection"),
     };
@@ -68,7 +70,7 @@ pub(super) fn words(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Database(database) => database.message().replace(['\r', '\n'], " "),
         sqlx::Error::PoolTimedOut => "no connection in time: refused, not reachable, or all in use".into(),
-        // Two layers of the driver say what kind of error it is before they say which.
+        // Without the driver's words before it.
         sqlx::Error::Io(error) => error.to_string().replace(['\r', '\n'], " "),
         _ => error.to_string().replace(['\r', '\n'], " "),
     }
@@ -132,6 +134,11 @@ mod tests {
         let garbled = sqlx::Error::Protocol("an answer out of turn".into());
         assert_eq!(of_statement(&garbled, Effect::Commit, "db").error.kind, Kind::Unknown);
         assert_eq!(of_acquiring(&cut, "db").kind, Kind::Transient);
+        let stranger = sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::InvalidData, "UnknownIssuer"));
+        assert_eq!(
+            (of_acquiring(&stranger, "db").kind, of_acquiring(&stranger, "db").reason),
+            (Kind::Permanent, "tls")
+        );
         let late = of_silence(Effect::Commit, "db", std::time::Duration::from_secs(3));
         assert_eq!((late.error.kind, late.error.reason, late.close), (Kind::Unknown, "timeout", true));
     }

@@ -121,7 +121,8 @@ async fn refuse_read_only(sessions: &Arc<Sessions>) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Begins the transaction that reads or writes the identity, one at a time over all nodes.
+/// Begins the transaction that reads or writes the identity, one at a time over all nodes. A process that fails here ends,
+/// and its connections with it.
 pub(super) async fn found(sessions: &Sessions) -> Result<sqlx::Transaction<'static, sqlx::Postgres>, OpenError> {
     let place = &sessions.place;
     let begin = format!("BEGIN; {} {}", terms(sessions.limit), lock());
