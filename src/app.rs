@@ -5,7 +5,6 @@
 //! tails go back, the database closes.
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,22 +16,19 @@ use crate::clock::{Clock, SystemClock, rfc3339};
 use crate::command::{Clients, Context, Settings, Stats};
 use crate::config::Config;
 use crate::engine::segment::{Beside, Supply};
-use crate::engine::snowflake::layout::Layout;
 use crate::engine::snowflake::{Setup, Snowflake};
 use crate::health::{Health, Part, Phase, State};
 use crate::ids::Incarnation;
 use crate::limit::Limit;
 use crate::metrics::{Metrics, NodeReading, SnowflakeReading};
-use crate::registry::WorkerRegistry;
-use crate::registry::sql::{SqlRegistry, create_bounds};
 use crate::router::{Parts, Router};
 use crate::server::{self, Server, Shared};
-use crate::store::identity::{self, Identity, IdentityError};
-use crate::store::sqlite::{OpenError, Opened, Sqlite};
-use crate::store::{Durability, SegmentStore};
 use crate::telemetry::{self, Telemetry};
 
+mod data;
 mod seeded;
+
+use data::Data;
 
 /// Assumed difference between the clocks of hosts, for the rule after a restore.
 const ASSUMED_SKEW: Duration = Duration::from_secs(1);
@@ -64,73 +60,6 @@ impl Error {
     }
 }
 
-/// The embedded database, opened and known to belong to this configuration.
-struct Data {
-    store: Sqlite,
-    path: PathBuf,
-    created: bool,
-    layout: Layout,
-    registry: Arc<dyn WorkerRegistry>,
-}
-
-impl Data {
-    async fn open(config: &Config) -> Result<Self, Error> {
-        let path = config.database.sqlite_path().map_err(Error::Refused)?;
-        let opened = Sqlite::open(&path, config.database.statement_timeout).await;
-        Self::check(config, opened).await
-    }
-
-    /// The same for a copy that is about to be made safe.
-    async fn open_restored(config: &Config, path: &Path) -> Result<Self, Error> {
-        let opened = Sqlite::open_restored(path, config.database.statement_timeout).await;
-        Self::check(config, opened).await
-    }
-
-    async fn check(config: &Config, opened: Result<Opened, OpenError>) -> Result<Self, Error> {
-        let opened = opened.map_err(|error| refused(&error))?;
-        let layout = config.snowflake.layout().map_err(|problem| Error::Refused(problem.to_string()))?;
-        let datacenter = config.snowflake.datacenter_id;
-        let wanted = identity::Wanted { registry: "sql", datacenter_id: u64::from(datacenter), layout: layout.text() };
-        let bounds = async |connection: &mut sqlx::SqliteConnection| {
-            create_bounds(connection, datacenter, layout.workers(), 0).await
-        };
-        let identity = identity::ensure(opened.store.pool(), &wanted, bounds).await.map_err(|error| match error {
-            IdentityError::Mismatch { .. } => Error::Refused(error.to_string()),
-            IdentityError::Store(_) => Error::Failed(error.to_string()),
-        })?;
-        let (Identity::Created(cluster) | Identity::Same(cluster)) = identity;
-        tracing::debug!(cluster, "the identity of the database");
-        let registry = Arc::new(SqlRegistry::new(opened.store.pool().clone(), datacenter, layout.workers()));
-        Ok(Self { store: opened.store, path: opened.path, created: opened.created, layout, registry })
-    }
-
-    /// What holds: a store whose settings may lose what it has acknowledged is told, or refused.
-    async fn guarantee(&self, config: &Config) -> Result<&'static str, Error> {
-        let weaknesses = self.store.durability().await.map_err(|error| Error::Failed(error.text))?;
-        if weaknesses.is_empty() {
-            return Ok("unique");
-        }
-        let text = format!("{} may lose acknowledged grants: {}", self.path.display(), weaknesses.join("; "));
-        if config.database.durability == Durability::Strict {
-            return Err(Error::Refused(format!("{text}; put it right, or set database.durability to warn")));
-        }
-        tracing::warn!(error_kind = "system", "{text}");
-        Ok("unique-unless-store-loses-commits")
-    }
-
-    fn announce(&self) {
-        if self.created {
-            tracing::info!("NEW database {}", self.path.display());
-        } else {
-            tracing::info!("database {}", self.path.display());
-        }
-    }
-}
-
-fn refused(error: &OpenError) -> Error {
-    if error.may_pass() { Error::Failed(error.to_string()) } else { Error::Refused(error.to_string()) }
-}
-
 /// `idgen serve`: runs until a signal asks it to stop.
 ///
 /// # Errors
@@ -149,31 +78,25 @@ pub fn init(config: &Config) -> Result<(), Error> {
     runtime()?.block_on(async {
         let data = Data::open(config).await?;
         data.guarantee(config).await?;
-        data.store.close().await;
-        say(&format!("{} {}", if data.created { "created" } else { "ready" }, data.path.display()))
+        let line = format!("{} {}", if data.created { "created" } else { "ready" }, data.place);
+        data.close().await;
+        say(&line)
     })
 }
 
 /// `idgen after-restore`: makes a restored copy of the database safe: raises every counter by `skip` and every worker bound
-/// above all windows that can have been lost. No server may be running on it, and the file lock sees to that.
+/// above all windows that can have been lost. No server may be running on it: for a SQLite file its lock sees to that.
 ///
 /// # Errors
 /// Why it could not.
 pub fn after_restore(config: &Config, skip: u64) -> Result<(), Error> {
     runtime()?.block_on(async {
-        let path = config.database.sqlite_path().map_err(Error::Refused)?;
-        if !path.exists() {
-            return Err(Error::Refused(format!(
-                "{} does not exist: run after-restore where the restored database is, or name its folder with --data",
-                path.display()
-            )));
-        }
-        let data = Data::open_restored(config, &path).await?;
+        let data = Data::open_restored(config).await?;
         let reach = config.snowflake.window + config.snowflake.max_ahead + 2 * ASSUMED_SKEW;
         let hi = SystemClock.wall().millis().saturating_add(u64::try_from(reach.as_millis()).unwrap_or(u64::MAX));
         let workers = data.registry.raise_all(hi).await.map_err(|error| Error::Failed(error.to_string()))?;
         let tags = data.store.raise_all(skip).await.map_err(|error| Error::Failed(error.text))?;
-        data.store.close().await;
+        data.close().await;
         say(&format!(
             "raised the counters of {tags} tags by {skip} and the bounds of {workers} worker ids to {}",
             rfc3339(hi)
@@ -345,7 +268,7 @@ fn router(
     metrics: &Arc<Metrics>,
     snowflake: &Arc<Snowflake>,
 ) -> Arc<Router> {
-    let store: Arc<dyn SegmentStore> = Arc::new(data.store.clone());
+    let store = Arc::clone(&data.store);
     let supply = Supply::with(
         &config.segment,
         Arc::clone(&store),
@@ -443,7 +366,7 @@ impl Node {
         self.background.cancel();
         self.snowflake.stop().await;
         self.router.stop(STOP_PATIENCE).await;
-        self.data.store.close().await;
+        self.data.close().await;
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Executor as _, SqlitePool};
@@ -10,9 +11,13 @@ use super::memory::{Fault, MemoryRegistry};
 use super::sql::{SqlRegistry, create_bounds};
 use super::{Bound, RegistryError, Swap, WorkerRegistry, unclaimed};
 use crate::ids::Incarnation;
+use crate::store::network::Network as _;
+use crate::store::postgres::Postgres;
+use crate::store::postgres::testing::{Database, PgBouncer};
 
 const WORKERS: u32 = 4;
 const HI: u64 = 1_000;
+const TIMEOUT: Duration = Duration::from_secs(10);
 const ME: Incarnation = Incarnation(7);
 const OTHER: Incarnation = Incarnation(u128::MAX);
 
@@ -123,13 +128,22 @@ async fn sqlite(folder: &tempfile::TempDir) -> SqlitePool {
     SqlitePoolOptions::new().max_connections(2).connect_with(options).await.expect("a database")
 }
 
-async fn sql_registry(folder: &tempfile::TempDir) -> (SqlRegistry, SqlitePool) {
+async fn sql_registry(folder: &tempfile::TempDir) -> (SqlRegistry<sqlx::Sqlite>, SqlitePool) {
     let pool = sqlite(folder).await;
     pool.execute(include_str!("../../migrations/sqlite/0002_worker_bound.sql")).await.expect("migrated");
     let mut connection = pool.acquire().await.expect("a connection");
-    create_bounds(&mut connection, 3, WORKERS, HI).await.expect("created");
+    create_bounds(&mut *connection, 3, WORKERS, HI).await.expect("created");
     drop(connection);
-    (SqlRegistry::new(pool.clone(), 3, WORKERS), pool)
+    (SqlRegistry::new(pool.clone(), 3, WORKERS, TIMEOUT), pool)
+}
+
+/// The registry in a PostgreSQL database, through what listens on `port` where it is named.
+async fn postgres(database: &Database, port: Option<u16>) -> SqlRegistry<sqlx::Postgres> {
+    let store = Postgres::open(&database.config(port), true).await.expect("a new database");
+    let mut founding = store.found().await.expect("a transaction");
+    create_bounds(&mut *founding, 3, WORKERS, HI).await.expect("created");
+    founding.commit().await.expect("committed");
+    SqlRegistry::new(store.registry_pool(), 3, WORKERS, TIMEOUT)
 }
 
 macro_rules! conforms {
@@ -148,6 +162,21 @@ macro_rules! conforms {
                 super::$name(&super::sql_registry(&folder).await.0).await;
             })+
         }
+        mod postgres {
+            $(#[tokio::test]
+            async fn $name() {
+                let database = super::Database::new().await;
+                super::$name(&super::postgres(&database, None).await).await;
+            })+
+        }
+        mod pgbouncer {
+            $(#[tokio::test]
+            async fn $name() {
+                let database = super::Database::new().await;
+                let bouncer = super::PgBouncer::start(&database.server).await;
+                super::$name(&super::postgres(&database, Some(bouncer.port)).await).await;
+            })+
+        }
     };
 }
 
@@ -163,6 +192,8 @@ async fn of_many_claims_one_wins_everywhere() {
     let folder = tempfile::tempdir().expect("a folder");
     of_many_claims_one_wins(Arc::new(sql_registry(&folder).await.0)).await;
     of_many_claims_one_wins(Arc::new(MemoryRegistry::new(WORKERS, HI, false))).await;
+    let database = Database::new().await;
+    of_many_claims_one_wins(Arc::new(postgres(&database, None).await)).await;
 }
 
 #[tokio::test]
@@ -174,6 +205,10 @@ async fn missing_records_stay_missing_everywhere() {
     let (registry, pool) = sql_registry(&folder).await;
     pool.execute("DELETE FROM worker_bound WHERE w IN (1, 3)").await.expect("deleted");
     a_worker_id_without_a_record_is_never_used(&registry, &[1, 3, 4]).await;
+    let database = Database::new().await;
+    let registry = postgres(&database, None).await;
+    database.run("DELETE FROM worker_bound WHERE w IN (1, 3)").await.expect("deleted");
+    a_worker_id_without_a_record_is_never_used(&registry, &[1, 3, 4]).await;
 }
 
 #[tokio::test]
@@ -183,11 +218,11 @@ async fn the_rows_are_created_once_and_outlive_the_pool() {
     let mine = record(&unclaimed(HI), ME, 2_000);
     assert_eq!(registry.claim(1, &unclaimed(HI), &mine).await, Ok(Swap::Done));
     let mut connection = pool.acquire().await.expect("a connection");
-    create_bounds(&mut connection, 3, WORKERS, 0).await.expect_err("they exist");
-    create_bounds(&mut connection, 4, 1 << 14, 0).await.expect("another datacenter, as many as there can be");
+    create_bounds(&mut *connection, 3, WORKERS, 0).await.expect_err("they exist");
+    create_bounds(&mut *connection, 4, 1 << 14, 0).await.expect("another datacenter, as many as there can be");
     drop(connection);
     pool.close().await;
-    let again = SqlRegistry::new(sqlite(&folder).await, 3, WORKERS);
+    let again = SqlRegistry::new(sqlite(&folder).await, 3, WORKERS, TIMEOUT);
     assert_eq!(again.read(1).await, Ok(Some(mine)));
 }
 

@@ -9,6 +9,7 @@ use std::pin::Pin;
 
 use crate::ids::Incarnation;
 
+pub mod anchored;
 #[cfg(test)]
 mod conformance;
 pub mod memory;

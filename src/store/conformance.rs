@@ -4,6 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::memory::Memory;
+use super::network::Network as _;
+use super::postgres::Postgres;
+use super::postgres::testing::{Database, PgBouncer};
 use super::sqlite::Sqlite;
 use super::{Alteration, Definition, EngineKind, Grant, Kind, MAX_TAILS, Order, SegmentStore, StoreError, Tail};
 use crate::ids::{IdRange, MAX_ID, TagName};
@@ -326,6 +329,24 @@ macro_rules! conformance {
                 let path = folder.path().join("data/idgen.db");
                 let opened = Sqlite::open(&path, Duration::from_secs(10)).await.expect("a new database");
                 super::$name(Arc::new(opened.store)).await;
+            })*
+        }
+        mod postgres {
+            use super::*;
+            $(#[tokio::test] async fn $name() {
+                let database = Database::new().await;
+                let store = Postgres::open(&database.config(None), true).await.expect("a new database");
+                super::$name(Arc::new(store)).await;
+            })*
+        }
+        mod pgbouncer {
+            use super::*;
+            $(#[tokio::test] async fn $name() {
+                let database = Database::new().await;
+                let bouncer = PgBouncer::start(&database.server).await;
+                let config = database.config(Some(bouncer.port));
+                let store = Postgres::open(&config, true).await.expect("a new database");
+                super::$name(Arc::new(store)).await;
             })*
         }
     };

@@ -3,7 +3,9 @@
 //! Written once, when the database is first used, and compared at every start: a node whose registry, datacenter or
 //! layout differs could repeat ids, so it refuses to start. Nothing here ever changes a value that stands.
 
-use sqlx::{Row as _, SqliteConnection, SqlitePool};
+use std::future::Future;
+
+use sqlx::Row as _;
 
 use crate::ids::random_u128;
 
@@ -49,40 +51,117 @@ pub enum IdentityError {
     Store(String),
 }
 
+/// The identity as it stands in a database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    cluster: String,
+    registry: String,
+    datacenter_id: i64,
+    layout: String,
+}
+
+/// The table of the identity behind one connection.
+pub trait Table: Send {
+    /// The row, if there is one.
+    ///
+    /// # Errors
+    /// Why it could not be read.
+    fn stored(&mut self) -> impl Future<Output = Result<Option<Stored>, sqlx::Error>> + Send;
+
+    /// Adds the row.
+    ///
+    /// # Errors
+    /// Why it could not, such as that there is one.
+    fn store(&mut self, cluster: &str, wanted: &Wanted) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+}
+
+macro_rules! table {
+    ($connection:ty, $insert:literal) => {
+        impl Table for $connection {
+            async fn stored(&mut self) -> Result<Option<Stored>, sqlx::Error> {
+                // Kept nowhere: behind a pooler the next transaction has another connection.
+                let query = sqlx::query("SELECT cluster, registry, datacenter_id, layout FROM idgen_identity");
+                let query = query.persistent(false);
+                let Some(row) = query.fetch_optional(self).await? else { return Ok(None) };
+                Ok(Some(Stored {
+                    cluster: row.try_get("cluster")?,
+                    registry: row.try_get("registry")?,
+                    datacenter_id: row.try_get("datacenter_id")?,
+                    layout: row.try_get("layout")?,
+                }))
+            }
+
+            async fn store(&mut self, cluster: &str, wanted: &Wanted) -> Result<(), sqlx::Error> {
+                let query = sqlx::query($insert).persistent(false).bind(cluster).bind(wanted.registry);
+                let query = query.bind(i64::try_from(wanted.datacenter_id).unwrap_or(i64::MAX)).bind(&wanted.layout);
+                query.execute(self).await.map(drop)
+            }
+        }
+    };
+}
+
+table!(
+    sqlx::SqliteConnection,
+    "INSERT INTO idgen_identity (one, cluster, registry, datacenter_id, layout) VALUES (1, ?, ?, ?, ?)"
+);
+table!(
+    sqlx::MySqlConnection,
+    "INSERT INTO idgen_identity (one, cluster, registry, datacenter_id, layout) VALUES (1, ?, ?, ?, ?)"
+);
+table!(
+    sqlx::PgConnection,
+    "INSERT INTO idgen_identity (one, cluster, registry, datacenter_id, layout) VALUES (1, $1, $2, $3, $4)"
+);
+
+/// A transaction that no other start has at the same time. Dropped before [`Self::commit`], it did nothing.
+pub trait Transaction: Send {
+    /// The driver's connection.
+    type Connection: Table;
+
+    /// The connection, inside the transaction.
+    fn connection(&mut self) -> &mut Self::Connection;
+
+    /// Makes it durable.
+    ///
+    /// # Errors
+    /// Why it may not be.
+    fn commit(self) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+}
+
+impl<DB: sqlx::Database<Connection: Table>> Transaction for sqlx::Transaction<'static, DB> {
+    type Connection = DB::Connection;
+
+    fn connection(&mut self) -> &mut DB::Connection {
+        self
+    }
+
+    fn commit(self) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        sqlx::Transaction::commit(self)
+    }
+}
+
 /// Writes the identity where there is none, together with what `first` writes in the same transaction, and compares it
 /// where there is one.
 ///
 /// # Errors
 /// The first difference, with both values, or why the database could not be asked.
-pub async fn ensure(
-    pool: &SqlitePool,
+pub async fn ensure<T: Transaction>(
+    mut tx: T,
     wanted: &Wanted,
-    first: impl AsyncFnOnce(&mut SqliteConnection) -> Result<(), sqlx::Error>,
+    first: impl AsyncFnOnce(&mut T::Connection) -> Result<(), sqlx::Error>,
 ) -> Result<Identity, IdentityError> {
     let failed = |error: sqlx::Error| IdentityError::Store(error.to_string());
-    let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
-    let query = sqlx::query("SELECT cluster, registry, datacenter_id, layout FROM idgen_identity");
-    let Some(row) = query.fetch_optional(&mut *tx).await.map_err(failed)? else {
+    let Some(stored) = tx.connection().stored().await.map_err(failed)? else {
         let cluster = uuid(random_u128().map_err(|error| IdentityError::Store(error.to_string()))?);
-        sqlx::query(
-            "INSERT INTO idgen_identity (one, cluster, registry, datacenter_id, layout) VALUES (1, ?, ?, ?, ?)",
-        )
-        .bind(&cluster)
-        .bind(wanted.registry)
-        .bind(i64::try_from(wanted.datacenter_id).unwrap_or(i64::MAX))
-        .bind(&wanted.layout)
-        .execute(&mut *tx)
-        .await
-        .map_err(failed)?;
-        first(&mut tx).await.map_err(failed)?;
+        tx.connection().store(&cluster, wanted).await.map_err(failed)?;
+        first(tx.connection()).await.map_err(failed)?;
         tx.commit().await.map_err(failed)?;
         return Ok(Identity::Created(cluster));
     };
-    let datacenter_id: i64 = row.try_get("datacenter_id").map_err(failed)?;
     let compared = [
-        ("the worker registry", row.try_get("registry").map_err(failed)?, wanted.registry.to_owned()),
-        ("snowflake.datacenter_id", datacenter_id.to_string(), wanted.datacenter_id.to_string()),
-        ("the snowflake layout", row.try_get("layout").map_err(failed)?, wanted.layout.clone()),
+        ("the worker registry", stored.registry, wanted.registry.to_owned()),
+        ("snowflake.datacenter_id", stored.datacenter_id.to_string(), wanted.datacenter_id.to_string()),
+        ("the snowflake layout", stored.layout, wanted.layout.clone()),
     ];
     for (key, stored, wanted) in compared {
         if stored != wanted {
@@ -90,7 +169,7 @@ pub async fn ensure(
             return Err(IdentityError::Mismatch { key, stored, wanted, fix });
         }
     }
-    row.try_get("cluster").map(Identity::Same).map_err(failed)
+    Ok(Identity::Same(stored.cluster))
 }
 
 /// The keys of the configuration that make the layout of this text; `None` for any other text.
@@ -118,6 +197,8 @@ fn uuid(random: u128) -> String {
 
 #[cfg(test)]
 mod tests {
+    use sqlx::SqliteConnection;
+
     use super::*;
     use crate::store::sqlite::Sqlite;
 
@@ -135,8 +216,10 @@ mod tests {
         let opened = Sqlite::open(&folder.path().join("idgen.db"), std::time::Duration::from_secs(3)).await;
         let store = opened.expect("a new database").store;
         let fails = async |_: &mut SqliteConnection| Err(sqlx::Error::RowNotFound);
-        ensure(store.pool(), &wanted(), fails).await.expect_err("the bounds could not be written");
-        let again = ensure(store.pool(), &wanted(), nothing).await;
+        ensure(store.found().await.expect("begun"), &wanted(), fails)
+            .await
+            .expect_err("the bounds could not be written");
+        let again = ensure(store.found().await.expect("begun"), &wanted(), nothing).await;
         assert!(matches!(again, Ok(Identity::Created(_))), "{again:?}");
     }
 
@@ -145,16 +228,17 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let opened = Sqlite::open(&folder.path().join("idgen.db"), std::time::Duration::from_secs(3)).await;
         let store = opened.expect("a new database").store;
-        let Ok(Identity::Created(cluster)) = ensure(store.pool(), &wanted(), nothing).await else {
+        let Ok(Identity::Created(cluster)) = ensure(store.found().await.expect("begun"), &wanted(), nothing).await
+        else {
             panic!("not created")
         };
-        assert_eq!(ensure(store.pool(), &wanted(), nothing).await, Ok(Identity::Same(cluster)));
+        assert_eq!(ensure(store.found().await.expect("begun"), &wanted(), nothing).await, Ok(Identity::Same(cluster)));
         for other in [
             Wanted { registry: "etcd", ..wanted() },
             Wanted { datacenter_id: 3, ..wanted() },
             Wanted { layout: "epoch=1577808000000 bits=41/0/5/7 tick=1ms".into(), ..wanted() },
         ] {
-            let error = ensure(store.pool(), &other, nothing).await.expect_err("a difference");
+            let error = ensure(store.found().await.expect("begun"), &other, nothing).await.expect_err("a difference");
             let IdentityError::Mismatch { stored, wanted, .. } = &error else { panic!("{error}") };
             assert_ne!(stored, wanted);
             assert!(error.to_string().contains(stored.as_str()) && error.to_string().contains(wanted.as_str()));

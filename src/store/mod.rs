@@ -5,9 +5,7 @@
 //! statement that writes `max_id` writes a fresh nonce, which is what makes a late copy of a tail return harmless.
 
 use std::future::Future;
-use std::path::PathBuf;
 use std::pin::Pin;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,101 +14,29 @@ use crate::limit::{self, Rate};
 
 pub mod anchored;
 mod changes;
+mod columns;
+mod config;
 #[cfg(test)]
 mod conformance;
+mod dsn;
 pub mod identity;
 pub mod memory;
+pub mod network;
 pub mod nonce;
+pub mod postgres;
 pub mod sqlite;
 pub mod witness;
 
 pub use witness::{Mode as WitnessMode, Witness};
+
+pub use config::{Config, Dialect, Durability};
+pub use dsn::{Server, Tls};
 
 /// How many tails go back in one transaction at most: one sync for all of them, and no long hold of the writer.
 pub const MAX_TAILS: usize = 500;
 
 /// The longest description of a tag, in bytes.
 pub const MAX_DESCRIPTION_LEN: usize = 255;
-
-/// The section `database`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Where ids and tags are durable: `sqlite://` and a path, relative to the working directory or absolute.
-    /// Default `sqlite://idgen-data/idgen.db`; the folder and the file are created at the first start.
-    pub dsn: String,
-    /// How many connections to a MySQL, MariaDB or PostgreSQL server may be open at once, 1 to 1000; default 8. A SQLite
-    /// file has one writer whatever this says.
-    pub max_open_conns: u32,
-    /// A PEM file with the certificates of the authorities that may sign the database server's; empty (default): those of
-    /// the system.
-    pub ca_file: String,
-    /// How long one statement may take, 100 ms to 60 s; default 3 s. What takes longer counts as not known to have
-    /// happened, and its ids are skipped.
-    #[serde(with = "humantime_serde")]
-    pub statement_timeout: Duration,
-    /// What to do where an acknowledged grant could be lost in a power failure: `warn` (default) or `strict`, which
-    /// refuses to start.
-    pub durability: Durability,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            dsn: "sqlite://idgen-data/idgen.db".into(),
-            max_open_conns: 8,
-            ca_file: String::new(),
-            statement_timeout: Duration::from_secs(3),
-            durability: Durability::Warn,
-        }
-    }
-}
-
-/// What a weak durability leads to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Durability {
-    /// A warning and a gauge.
-    #[default]
-    Warn,
-    /// The start is refused.
-    Strict,
-}
-
-impl Config {
-    /// The path of the SQLite file that `dsn` names.
-    ///
-    /// # Errors
-    /// In words, naming the key and the fix, when `dsn` is not of SQLite or names no file.
-    pub fn sqlite_path(&self) -> Result<PathBuf, String> {
-        let example = "such as sqlite://idgen-data/idgen.db";
-        let Some(rest) = self.dsn.strip_prefix("sqlite:") else {
-            return Err(format!("database.dsn must start with sqlite://, {example}"));
-        };
-        let path = rest.strip_prefix("//").unwrap_or(rest);
-        if path.is_empty() || path.ends_with('/') || path.contains(['?', '\0']) || path.contains(":memory:") {
-            return Err(format!("database.dsn must name a file and take no options, {example}"));
-        }
-        Ok(PathBuf::from(path))
-    }
-
-    /// Checks the bounds of every key.
-    ///
-    /// # Errors
-    /// In words, naming the key and the fix.
-    pub fn validate(&self) -> Result<(), String> {
-        self.sqlite_path()?;
-        if !(1..=1000).contains(&self.max_open_conns) {
-            return Err(format!("database.max_open_conns must be 1 to 1000, and is {}", self.max_open_conns));
-        }
-        let bounds = Duration::from_millis(100)..=Duration::from_mins(1);
-        if bounds.contains(&self.statement_timeout) {
-            Ok(())
-        } else {
-            Err("database.statement_timeout must be 100ms to 60s".into())
-        }
-    }
-}
 
 /// A boxed future: what the methods of a trait object return.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -499,31 +425,5 @@ mod rules {
             return Err(StoreError::new(Kind::Conflict, format!("the floor {floor} is above MAX {limit}")));
         }
         Ok(Row { max_id: row.max_id.max(floor), floor: row.floor.max(floor), ..row })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_dsn_names_one_sqlite_file() {
-        let path = |dsn: &str| Config { dsn: dsn.into(), ..Config::default() }.sqlite_path();
-        assert_eq!(path("sqlite://idgen-data/idgen.db"), Ok(PathBuf::from("idgen-data/idgen.db")));
-        assert_eq!(path("sqlite:///var/lib/idgen/idgen.db"), Ok(PathBuf::from("/var/lib/idgen/idgen.db")));
-        assert_eq!(path("sqlite:idgen.db"), Ok(PathBuf::from("idgen.db")));
-        for bad in ["", "mysql://host/db", "sqlite://", "sqlite:///folder/", "sqlite://:memory:", "sqlite://x?mode=ro"]
-        {
-            assert!(path(bad).expect_err("refused").contains("database.dsn"), "{bad}");
-        }
-    }
-
-    #[test]
-    fn the_time_limit_has_bounds() {
-        assert_eq!(Config::default().validate(), Ok(()));
-        for millis in [0, 99, 60_001] {
-            let config = Config { statement_timeout: Duration::from_millis(millis), ..Config::default() };
-            assert!(config.validate().expect_err("refused").contains("database.statement_timeout"));
-        }
     }
 }

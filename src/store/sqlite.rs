@@ -13,12 +13,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection, SqlitePool};
 
 use super::{
-    Alteration, Answer, Definition, EngineKind, Grant, Kind, MAX_TAILS, Order, Row, SegmentStore, StoreError, Tail,
+    Alteration, Answer, Definition, Grant, Kind, MAX_TAILS, Row, SegmentStore, StoreError, Tail,
     changes::{self, Transaction as _},
+    columns::{Columns as _, ROW, blob, int, row},
     nonce, rules,
 };
 use crate::ids::{IdRange, MAX_ID, TagName};
@@ -30,10 +30,6 @@ pub use open::{OpenError, Opened};
 
 /// How many rows of the catalogue are read at once: a row as the driver has it takes ten times the memory of ours.
 const PAGE: usize = 1000;
-
-/// All columns of a row, in the order [`row`] reads them.
-const ROW: &str = "biz_tag, max_id, step, description, engine, ordering, min_step, max_step, id_limit, qps, burst, \
-                   critical, floor, retired, revision";
 
 /// The store; cheap to clone. The file stays locked until the last clone is dropped.
 #[derive(Clone, Debug)]
@@ -94,6 +90,14 @@ impl Sqlite {
     #[must_use]
     pub fn pool(&self) -> &SqlitePool {
         &self.0.pool
+    }
+
+    /// Begins the transaction that reads or writes the identity.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn found(&self) -> Result<sqlx::Transaction<'static, sqlx::Sqlite>, sqlx::Error> {
+        self.0.pool.begin_with("BEGIN IMMEDIATE").await
     }
 
     /// Waits for the statement that runs, writes the log back into the file and closes it.
@@ -165,7 +169,7 @@ impl Sqlite {
         let query = sqlx::query(whole).bind(int(count)).bind(blob(nonce)).bind(tag.as_str());
         let granted = self.run(query.fetch_optional(connection(&mut tx))).await?;
         let (last, count) = match granted {
-            Some(row) => (number(&row, "max_id")?, count),
+            Some(row) => (row.number("max_id")?, count),
             None => self.grant_rest(&mut tx, tag, nonce).await?,
         };
         // Looked at once more before it counts: a row that gave anything else must not be committed.
@@ -254,7 +258,7 @@ impl changes::Transaction for Tx {
         let sql = "UPDATE id_alloc_revision SET revision = revision + ? WHERE one = 1 RETURNING revision";
         let query = sqlx::query(sql).bind(int(count));
         let row = self.store.run(query.fetch_one(&mut *self.tx)).await?;
-        Ok(number(&row, "revision")?.saturating_sub(count))
+        Ok(row.number("revision")?.saturating_sub(count))
     }
 
     async fn read(&mut self, tag: &TagName) -> Result<Option<Row>, StoreError> {
@@ -266,7 +270,7 @@ impl changes::Transaction for Tx {
 
     async fn count(&mut self) -> Result<u64, StoreError> {
         let query = sqlx::query("SELECT count(*) AS n FROM id_alloc");
-        number(&self.store.run(query.fetch_one(&mut *self.tx)).await?, "n")
+        self.store.run(query.fetch_one(&mut *self.tx)).await?.number("n")
     }
 
     async fn insert(&mut self, row: &Row) -> Result<(), StoreError> {
@@ -347,7 +351,7 @@ impl SegmentStore for Sqlite {
     fn count(&self) -> Answer<'_, u64> {
         Box::pin(async move {
             let count = sqlx::query("SELECT count(*) AS n FROM id_alloc").fetch_one(&self.0.pool);
-            number(&self.run(count).await?, "n")
+            self.run(count).await?.number("n")
         })
     }
 
@@ -393,59 +397,6 @@ impl SegmentStore for Sqlite {
 
 fn connection(tx: &mut Tx) -> &mut SqliteConnection {
     &mut tx.tx
-}
-
-fn blob(nonce: u128) -> Vec<u8> {
-    nonce.to_be_bytes().to_vec()
-}
-
-/// As SQL's signed integer; callers pass nothing above [`MAX_ID`], and more would only be cut to it.
-fn int(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
-
-fn number(row: &SqliteRow, column: &str) -> Result<u64, StoreError> {
-    let value: i64 = row.try_get(column).map_err(|error| unreadable(&error))?;
-    u64::try_from(value).map_err(|error| unreadable(&error))
-}
-
-fn unreadable(error: &dyn std::fmt::Display) -> StoreError {
-    StoreError::new(Kind::Permanent, format!("a row of id_alloc can't be read: {error}")).because("corrupt")
-}
-
-fn row(row: &SqliteRow) -> Result<Row, StoreError> {
-    let text = |column: &str| row.try_get::<String, _>(column).map_err(|error| unreadable(&error));
-    let tag = TagName::new(text("biz_tag")?.as_bytes()).ok_or_else(|| unreadable(&"biz_tag is no valid tag"))?;
-    let engine = match text("engine")?.as_str() {
-        "segment" => EngineKind::Segment,
-        "snowflake" => EngineKind::Snowflake,
-        other => return Err(unreadable(&format!("engine {other}"))),
-    };
-    let order = match text("ordering")?.as_str() {
-        "node" => Order::Node,
-        "strict" => Order::Strict,
-        other => return Err(unreadable(&format!("ordering {other}"))),
-    };
-    let definition = Definition {
-        engine,
-        order,
-        step: number(row, "step")?,
-        min_step: number(row, "min_step")?,
-        max_step: number(row, "max_step")?,
-        id_limit: number(row, "id_limit")?,
-        qps: number(row, "qps")?,
-        burst: number(row, "burst")?,
-        critical: number(row, "critical")? != 0,
-        description: text("description")?,
-    };
-    Ok(Row {
-        tag,
-        definition,
-        max_id: number(row, "max_id")?,
-        floor: number(row, "floor")?,
-        retired: number(row, "retired")? != 0,
-        revision: number(row, "revision")?,
-    })
 }
 
 #[cfg(test)]

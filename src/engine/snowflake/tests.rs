@@ -306,7 +306,7 @@ async fn sqlite(url: &str) -> sqlx::SqlitePool {
         .await
         .expect("migrated");
     let mut connection = pool.acquire().await.expect("a connection");
-    create_bounds(&mut connection, 0, 1, 0).await.expect("created");
+    create_bounds(&mut *connection, 0, 1, 0).await.expect("created");
     drop(connection);
     pool
 }
@@ -316,7 +316,7 @@ fn over_sqlite(pool: &sqlx::SqlitePool, incarnation: u128) -> Arc<Snowflake> {
     let setup = Setup {
         layout: config.layout().expect("valid"),
         config,
-        registry: Arc::new(SqlRegistry::new(pool.clone(), 0, 1)),
+        registry: Arc::new(SqlRegistry::new(pool.clone(), 0, 1, Duration::from_secs(10))),
         clock: Arc::new(crate::clock::SystemClock),
         health: Arc::default(),
         incarnation: Incarnation(incarnation),
@@ -360,7 +360,7 @@ async fn a_stop_leaves_the_only_connection_of_the_pool_as_it_was() {
     let engine = over_sqlite(&pool, 1);
     engine.settled().await;
     engine.stop().await;
-    let listed = SqlRegistry::new(pool, 0, 1).list().await.expect("the table is still there");
+    let listed = SqlRegistry::new(pool, 0, 1, Duration::from_secs(10)).list().await.expect("the table is still there");
     assert!(listed[0].owner.is_none(), "it was released");
     assert!(listed[0].bound.as_ref().is_some_and(|bound| bound.n == 1));
 }

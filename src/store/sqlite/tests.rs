@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use super::*;
+use crate::store::{EngineKind, Order};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
