@@ -333,6 +333,8 @@ async fn a_file_that_can_only_be_read_is_told_once_and_recovers_without_a_reques
         assert_eq!(bench.health.part(Part::Catalogue), State::Up);
     }
     held.rollback().await.expect("rollback");
+    // The breaker has opened by now, and lets one probe a second through.
+    bench.clock.advance(Config::default().refresh);
     bench.router.poll().await;
     assert_eq!(bench.health.part(Part::Store), State::Up, "nobody has asked for an id");
 }
