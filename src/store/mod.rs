@@ -20,7 +20,10 @@ mod conformance;
 mod dsn;
 pub mod identity;
 pub mod memory;
+pub mod mysql;
 pub mod network;
+#[cfg(test)]
+pub(crate) mod servers;
 pub mod sqlite;
 
 pub use config::{Config, Dialect, Durability};
