@@ -22,6 +22,7 @@ use crate::ids::Incarnation;
 use crate::metrics::{Metrics, NodeReading, SnowflakeReading};
 use crate::router::{Parts, Router};
 use crate::server::{self, Server, Shared};
+use crate::store::mysql;
 use crate::telemetry::{self, Telemetry};
 
 mod data;
@@ -362,10 +363,19 @@ impl Node {
     }
 }
 
-/// Departures from the right behaviour that a test asks for, in builds with debug assertions only.
+/// The name of the bug that a test asks for, in builds with debug assertions only.
+fn seeded_bug() -> Option<String> {
+    if cfg!(debug_assertions) { crate::config::seeded_bug() } else { None }
+}
+
+/// Departures of the server from the right behaviour.
 fn seeded_rules() -> server::Rules {
-    let bug = if cfg!(debug_assertions) { crate::config::seeded_bug() } else { None };
-    server::Rules { unbounded_output: bug.as_deref() == Some("B18") }
+    server::Rules { unbounded_output: seeded_bug().as_deref() == Some("B18") }
+}
+
+/// Departures of grants from the right behaviour.
+fn seeded_grants() -> mysql::Rules {
+    mysql::Rules { update_then_select: seeded_bug().as_deref() == Some("B6") }
 }
 
 /// What is read at a scrape rather than counted.

@@ -14,6 +14,7 @@ use crate::engine::snowflake::layout::Layout;
 use crate::registry::sql::{Rows, SqlRegistry, create_bounds};
 use crate::registry::{self, WorkerRegistry};
 use crate::store::identity::{self, Identity, IdentityError};
+use crate::store::mysql::MySql;
 use crate::store::network::{self, Network};
 use crate::store::postgres::Postgres;
 use crate::store::sqlite::{self, Opened, Sqlite};
@@ -74,7 +75,10 @@ impl Data {
     async fn opened(config: &Config, restored: bool) -> Result<Self, Error> {
         match config.database.dialect().map_err(Error::Refused)? {
             Dialect::Sqlite => Self::file(config, restored).await,
-            Dialect::MySql => Err(Error::Refused("database.dsn: MySQL".into())),
+            Dialect::MySql => {
+                let store = MySql::open(&config.database, !restored);
+                Self::server(config, async { Ok(store.await?.with_rules(super::seeded_grants())) }).await
+            }
             Dialect::Postgres => Self::server(config, Postgres::open(&config.database, !restored)).await,
         }
     }

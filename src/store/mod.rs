@@ -20,8 +20,11 @@ mod conformance;
 mod dsn;
 pub mod identity;
 pub mod memory;
+pub mod mysql;
 pub mod network;
 pub mod postgres;
+#[cfg(test)]
+pub(crate) mod servers;
 pub mod sqlite;
 
 pub use config::{Config, Dialect, Durability};
