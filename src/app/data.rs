@@ -77,9 +77,9 @@ impl Data {
             Dialect::Sqlite => Self::file(config, restored).await,
             Dialect::MySql => {
                 let store = MySql::open(&config.database, !restored);
-                Self::server(config, async { Ok(store.await?.with_rules(super::seeded_grants())) }).await
+                Box::pin(Self::server(config, async { Ok(store.await?.with_rules(super::seeded_grants())) })).await
             }
-            Dialect::Postgres => Self::server(config, Postgres::open(&config.database, !restored)).await,
+            Dialect::Postgres => Box::pin(Self::server(config, Postgres::open(&config.database, !restored))).await,
         }
     }
 
