@@ -14,6 +14,7 @@ use crate::engine::snowflake::layout::Layout;
 use crate::registry::sql::{Rows, SqlRegistry, create_bounds};
 use crate::registry::{self, WorkerRegistry};
 use crate::store::identity::{self, Identity, IdentityError};
+use crate::store::mysql::MySql;
 use crate::store::network::{self, Network};
 use crate::store::postgres::Postgres;
 use crate::store::sqlite::{self, Opened, Sqlite};
@@ -74,8 +75,11 @@ impl Data {
     async fn opened(config: &Config, restored: bool) -> Result<Self, Error> {
         match config.database.dialect().map_err(Error::Refused)? {
             Dialect::Sqlite => Self::file(config, restored).await,
-            Dialect::MySql => Err(Error::Refused("database.dsn: MySQL".into())),
-            Dialect::Postgres => Self::server(config, Postgres::open(&config.database, !restored)).await,
+            Dialect::MySql => {
+                let store = MySql::open(&config.database, !restored);
+                Box::pin(Self::server(config, async { Ok(store.await?.with_rules(super::seeded::of_mysql())) })).await
+            }
+            Dialect::Postgres => Box::pin(Self::server(config, Postgres::open(&config.database, !restored))).await,
         }
     }
 

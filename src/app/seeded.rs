@@ -3,7 +3,7 @@
 
 use crate::engine::segment::{self, buffer, outcome};
 use crate::server;
-use crate::store::nonce;
+use crate::store::{mysql, nonce};
 
 fn is_planted(bug: &str) -> bool {
     cfg!(debug_assertions) && crate::config::seeded_bug().as_deref() == Some(bug)
@@ -23,4 +23,9 @@ pub(super) fn of_segments() -> segment::Rules {
         buffer: buffer::Rules { accept_lower: is_planted("B17"), late_replaces: is_planted("B12") },
         outcome: outcome::Rules { publish_early: is_planted("B4"), reuse_unknown: is_planted("B5") },
     }
+}
+
+/// The rules of grants on MySQL.
+pub(super) fn of_mysql() -> mysql::Rules {
+    mysql::Rules { update_then_select: is_planted("B6") }
 }

@@ -326,6 +326,23 @@ fn several_pods_never_count_in_a_sqlite_file_each() {
 }
 
 #[test]
+fn pods_share_a_database_on_a_server_that_is_verified() {
+    let pod = |dsn| {
+        let variables =
+            [("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("POD_NAME", "idgen-1"), ("IDGEN__DATABASE__DSN", dsn)];
+        with_variables(variables)
+    };
+    assert!(pod("mysql://ids:c4n4ry@db.example/ids").is_ok());
+    assert!(pod("postgres://ids:c4n4ry@db.example/ids?sslmode=verify-full").is_ok());
+    let text = refused(pod("mysql://ids:c4n4ry@db.example/ids?ssl-mode=PREFERRED"));
+    says(&text, &["database.dsn", "PREFERRED", "db.example", "database.ca_file"]);
+    assert!(!text.contains("c4n4ry"), "{text}");
+    let text = refused(pod("mysql://ids:c4n4ry@db.example"));
+    says(&text, &["database.dsn", "mysql://USER:PASSWORD@HOST"]);
+    assert!(!text.contains("c4n4ry"), "{text}");
+}
+
+#[test]
 fn what_rooms_refuse_is_told_with_its_origin() {
     let text = refused(with_variables([("IDGEN__SNOWFLAKE__TIMESTAMP_BITS", "60")]));
     says(&text, &["snowflake.", "IDGEN__SNOWFLAKE__TIMESTAMP_BITS"]);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Executor as _, SqlitePool};
 
+use super::anchored::Anchored;
 use super::memory::{Fault, MemoryRegistry};
 use super::sql::{SqlRegistry, create_bounds};
 use super::{Bound, RegistryError, Swap, WorkerRegistry, unclaimed};
@@ -14,6 +15,7 @@ use crate::ids::Incarnation;
 use crate::store::network::Network as _;
 use crate::store::postgres::Postgres;
 use crate::store::postgres::testing::{Database, PgBouncer};
+use crate::store::servers::MySqlDatabase;
 
 const WORKERS: u32 = 4;
 const HI: u64 = 1_000;
@@ -146,6 +148,13 @@ async fn postgres(database: &Database, port: Option<u16>) -> SqlRegistry<sqlx::P
     SqlRegistry::new(store.registry_pool(), 3, WORKERS, TIMEOUT)
 }
 
+async fn mysql_registry(database: &MySqlDatabase) -> Anchored<SqlRegistry<sqlx::MySql>> {
+    let store = database.store().await;
+    create_bounds(&mut database.connection().await, 3, WORKERS, HI).await.expect("created");
+    let registry = SqlRegistry::new(store.registry_pool(), 3, WORKERS, TIMEOUT);
+    Anchored::new(registry, tokio::runtime::Handle::current())
+}
+
 macro_rules! conforms {
     ($($name:ident),+) => {
         mod memory {
@@ -177,6 +186,13 @@ macro_rules! conforms {
                 super::$name(&super::postgres(&database, Some(bouncer.port)).await).await;
             })+
         }
+        mod mysql {
+            $(#[tokio::test]
+            async fn $name() {
+                let database = super::MySqlDatabase::new().await;
+                super::$name(&super::mysql_registry(&database).await).await;
+            })+
+        }
     };
 }
 
@@ -194,6 +210,8 @@ async fn of_many_claims_one_wins_everywhere() {
     of_many_claims_one_wins(Arc::new(MemoryRegistry::new(WORKERS, HI, false))).await;
     let database = Database::new().await;
     of_many_claims_one_wins(Arc::new(postgres(&database, None).await)).await;
+    let database = MySqlDatabase::new().await;
+    of_many_claims_one_wins(Arc::new(mysql_registry(&database).await)).await;
 }
 
 #[tokio::test]
@@ -208,6 +226,10 @@ async fn missing_records_stay_missing_everywhere() {
     let database = Database::new().await;
     let registry = postgres(&database, None).await;
     database.run("DELETE FROM worker_bound WHERE w IN (1, 3)").await.expect("deleted");
+    a_worker_id_without_a_record_is_never_used(&registry, &[1, 3, 4]).await;
+    let database = MySqlDatabase::new().await;
+    let registry = mysql_registry(&database).await;
+    database.connection().await.execute("DELETE FROM worker_bound WHERE w IN (1, 3)").await.expect("deleted");
     a_worker_id_without_a_record_is_never_used(&registry, &[1, 3, 4]).await;
 }
 
@@ -253,4 +275,28 @@ fn the_faults_of_the_memory_registry_are_what_they_say() {
     assert_eq!(stands(), two);
     assert_eq!(registry.settle(), 0, "its guard has been passed by");
     assert_eq!(stands(), two);
+}
+
+#[tokio::test]
+async fn nodes_that_share_a_database_wait_until_a_worker_id_is_ripe() {
+    let database = MySqlDatabase::new().await;
+    let registry = mysql_registry(&database).await;
+    assert!(!registry.exclusive() && !registry.leases());
+    assert_eq!(registry.name(), "mysql");
+}
+
+/// As the thread of the renewals does: its event loop ends, and the connections go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_registry_on_a_server_outlives_the_event_loop_of_its_callers() {
+    let database = MySqlDatabase::new().await;
+    let registry = Arc::new(mysql_registry(&database).await);
+    for _ in 0..3 {
+        let registry = Arc::clone(&registry);
+        let caller = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(registry.read(1))
+        });
+        let read = tokio::task::spawn_blocking(|| caller.join().expect("no panic")).await.expect("no panic");
+        assert_eq!(read, Ok(Some(unclaimed(HI))));
+    }
 }

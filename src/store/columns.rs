@@ -82,6 +82,24 @@ pub(super) fn unreadable(error: &dyn Display) -> StoreError {
     StoreError::new(Kind::Permanent, format!("a row of id_alloc can't be read: {error}")).because("corrupt")
 }
 
+/// How many rows of the catalogue are read at once: a row as a driver has it takes ten times the memory of ours.
+pub(super) const PAGE: usize = 1000;
+
+/// All rows above `revision`, by revision; `page` reads up to [`PAGE`] of those above the one it is given.
+pub(super) async fn pages<F>(revision: u64, mut page: impl FnMut(u64) -> F) -> Result<Vec<Row>, StoreError>
+where
+    F: Future<Output = Result<Vec<Row>, StoreError>>,
+{
+    let (mut rows, mut after) = (Vec::new(), revision);
+    loop {
+        let more = page(after).await?;
+        let last = more.last().map(|row| row.revision).filter(|_| more.len() == PAGE);
+        rows.extend(more);
+        let Some(last) = last else { return Ok(rows) };
+        after = last;
+    }
+}
+
 /// A nonce as the column holds it.
 pub(super) fn blob(nonce: u128) -> Vec<u8> {
     nonce.to_be_bytes().to_vec()

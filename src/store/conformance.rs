@@ -349,6 +349,13 @@ macro_rules! conformance {
                 super::$name(Arc::new(store)).await;
             })*
         }
+        mod mysql {
+            use super::*;
+            $(#[tokio::test] async fn $name() {
+                let database = super::super::servers::MySqlDatabase::new().await;
+                super::$name(Arc::new(database.store().await)).await;
+            })*
+        }
     };
 }
 

@@ -21,9 +21,12 @@ mod conformance;
 mod dsn;
 pub mod identity;
 pub mod memory;
+pub mod mysql;
 pub mod network;
 pub mod nonce;
 pub mod postgres;
+#[cfg(test)]
+pub(crate) mod servers;
 pub mod sqlite;
 pub mod witness;
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use sqlx::postgres::{PgPool, PgRow};
 
-use super::columns::{Columns as _, ROW, int, row, unreadable};
+use super::columns::{Columns as _, PAGE, ROW, int, pages, row, unreadable};
 use super::network::{Network, OpenError};
 use super::nonce::fresh as fresh_nonce;
 use super::{
@@ -299,10 +299,11 @@ impl SegmentStore for Postgres {
     }
 
     fn changed_since(&self, revision: u64) -> Answer<'_, Vec<Row>> {
-        Box::pin(async move {
-            let sql = format!("SELECT {ROW} FROM id_alloc WHERE revision > {} ORDER BY revision", int(revision));
+        Box::pin(pages(revision, move |after| async move {
+            let after = int(after);
+            let sql = format!("SELECT {ROW} FROM id_alloc WHERE revision > {after} ORDER BY revision LIMIT {PAGE}");
             self.query(&sql).await?.iter().map(row).collect()
-        })
+        }))
     }
 
     fn count(&self) -> Answer<'_, u64> {

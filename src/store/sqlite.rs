@@ -18,7 +18,7 @@ use sqlx::{Row as _, SqliteConnection, SqlitePool};
 use super::{
     Alteration, Answer, Definition, Grant, Kind, MAX_TAILS, Row, SegmentStore, StoreError, Tail,
     changes::{self, Transaction as _},
-    columns::{Columns as _, ROW, blob, int, row},
+    columns::{Columns as _, PAGE, ROW, blob, int, pages, row},
     nonce, rules,
 };
 use crate::ids::{IdRange, MAX_ID, TagName};
@@ -27,9 +27,6 @@ mod open;
 mod schema;
 
 pub use open::{OpenError, Opened};
-
-/// How many rows of the catalogue are read at once: a row as the driver has it takes ten times the memory of ours.
-const PAGE: usize = 1000;
 
 /// The store; cheap to clone. The file stays locked until the last clone is dropped.
 #[derive(Clone, Debug)]
@@ -330,22 +327,11 @@ impl SegmentStore for Sqlite {
     }
 
     fn changed_since(&self, revision: u64) -> Answer<'_, Vec<Row>> {
-        Box::pin(async move {
+        Box::pin(pages(revision, move |after| async move {
             let sql = format!("SELECT {ROW} FROM id_alloc WHERE revision > ? ORDER BY revision LIMIT {PAGE}");
-            let (mut rows, mut after): (Vec<Row>, u64) = (Vec::new(), revision);
-            loop {
-                let page = sqlx::query(sqlx::AssertSqlSafe(sql.clone())).bind(int(after)).fetch_all(&self.0.pool);
-                let page = self.run(page).await?;
-                rows.reserve(page.len());
-                for found in &page {
-                    rows.push(row(found)?);
-                }
-                match rows.last() {
-                    Some(last) if page.len() == PAGE => after = last.revision,
-                    _ => return Ok(rows),
-                }
-            }
-        })
+            let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(int(after));
+            self.run(query.fetch_all(&self.0.pool)).await?.iter().map(row).collect()
+        }))
     }
 
     fn count(&self) -> Answer<'_, u64> {

@@ -174,6 +174,17 @@ pub(crate) struct PgBouncer {
 
 impl PgBouncer {
     pub(crate) async fn start(server: &Server) -> Self {
+        // Somebody else may take the port between its choice and its use.
+        for _ in 0..5 {
+            let mut bouncer = Self::spawn(server).await;
+            if bouncer.answers().await {
+                return bouncer;
+            }
+        }
+        panic!("pgbouncer ends at once, five times");
+    }
+
+    async fn spawn(server: &Server) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let port = free_port().await;
         let Server { host, port: behind, user, .. } = server;
@@ -198,19 +209,25 @@ impl PgBouncer {
         }
         command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().expect("pgbouncer: `make test` installs it");
-        let mut bouncer = Self { port, child, _folder: folder };
-        bouncer.answers().await;
-        bouncer
+        Self { port, child, _folder: folder }
     }
 
-    async fn answers(&mut self) {
+    /// Waits until it listens; whether it is still there then.
+    async fn answers(&mut self) -> bool {
         let started = async {
             while TcpStream::connect(("127.0.0.1", self.port)).await.is_err() {
-                assert!(self.child.try_wait().expect("a child").is_none(), "pgbouncer has ended");
+                if self.ended() {
+                    return;
+                }
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
         tokio::time::timeout(Duration::from_secs(20), started).await.expect("pgbouncer listens");
+        !self.ended()
+    }
+
+    fn ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child").is_some()
     }
 }
 
