@@ -1,7 +1,7 @@
 //! Builds everything from the configuration, runs it, and takes it down in reverse.
 //!
-//! Start: listeners first (a port in use should cost nothing), then the database with its identity, the worker registry,
-//! the catalogue, and only then clients. Stop: readiness goes, clients finish what was read, the worker id closes, unused
+//! Start: listeners first (a port in use should cost nothing), where clients are told that the node is loading; then the
+//! database with its identity, the worker registry, the catalogue, and only then ids. Stop: readiness goes, clients finish what was read, the worker id closes, unused
 //! tails go back, the database closes.
 
 use std::io::Write as _;
@@ -15,29 +15,26 @@ use crate::admin::{Admin, Sight};
 use crate::clock::{Clock, SystemClock, rfc3339};
 use crate::command::{Clients, Context, Settings, Stats};
 use crate::config::Config;
-use crate::engine::segment::{Beside, Supply};
-use crate::engine::snowflake::{Setup, Snowflake};
-use crate::health::{Health, Part, Phase, State};
+use crate::engine::snowflake::Snowflake;
+use crate::health::{Health, Part, State};
 use crate::ids::Incarnation;
 use crate::limit::Limit;
 use crate::metrics::{Metrics, NodeReading, SnowflakeReading};
-use crate::router::{Parts, Router};
 use crate::server::{self, Server, Shared};
 use crate::telemetry::{self, Telemetry};
 
 mod data;
+mod node;
 mod seeded;
 
 use data::Data;
+use node::Node;
 
 /// Assumed difference between the clocks of hosts, for the rule after a restore.
 const ASSUMED_SKEW: Duration = Duration::from_secs(1);
 
 /// How far `after-restore` raises every counter when nothing is said: more ids than a restored copy is likely to lack.
 pub const DEFAULT_SKIP: u64 = 1_000_000;
-
-/// How long a stop waits for the refills in flight before their ids are skipped.
-const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why a process ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -154,15 +151,6 @@ fn max_clients(config: &server::Config) -> u32 {
     config.max_clients.min(most)
 }
 
-/// A node that has been built and serves.
-struct Node {
-    data: Data,
-    router: Arc<Router>,
-    snowflake: Arc<Snowflake>,
-    health: Arc<Health>,
-    background: CancellationToken,
-}
-
 async fn run(config: Config, telemetry: &Telemetry) -> Result<(), Error> {
     let stop = CancellationToken::new();
     server::stop_signals(stop.clone()).map_err(|error| Error::Failed(format!("no signals: {error}")))?;
@@ -171,39 +159,36 @@ async fn run(config: Config, telemetry: &Telemetry) -> Result<(), Error> {
     let server = Server::bind(&server_config).await.map_err(Error::Failed)?;
 
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let (health, metrics) = (Arc::new(Health::default()), Arc::new(Metrics::default()));
-    health.set(Part::Store, State::Down("the database is being opened".into()));
-    let admin = AdminThread::start(&config, &server, &health, &metrics)?;
-    let data = Data::open(&config).await?;
-    let guarantee = data.guarantee(&config).await?;
-    metrics.store(data.store.name()).durable.set(i64::from(guarantee == "unique"));
-    data.announce();
-
-    let snowflake = snowflake(&config, &data, &clock, &health)?;
-    let router = router(&config, &data, guarantee, &clock, &health, &metrics, &snowflake);
-    for warning in router.load().await.map_err(|error| Error::Failed(error.to_string()))? {
-        tracing::warn!(error_kind = "caller", "{warning}");
-    }
-    health.set(Part::Store, State::Unused);
-    health.set(Part::Catalogue, State::Up);
-    let context = context(&config, &server_config, &server, &router, &clock, &health, &metrics)?;
-    publish(&metrics, telemetry, &context, &snowflake, data.store.name());
-    let background = CancellationToken::new();
-    tokio::spawn(core("catalogue", Arc::clone(&router).keep_fresh(background.clone())));
-    health.enter(Phase::Serving);
-    summarize(&server_config, &server, &admin, &snowflake);
-
+    let node = Node::build(&config, &clock)?;
+    node.health.set(Part::Store, State::Down("the database is being opened".into()));
+    let admin = AdminThread::start(&config, &server, &node.health, &node.metrics)?;
+    let context = context(&config, &server_config, &server, &node, &clock)?;
+    publish(&node.metrics, telemetry, &context, &node.snowflake, node.router.store_name());
+    let listening = server.local_addr();
     let shared = Arc::new(Shared::new(server_config.clone(), context, seeded::of_server()));
     let closing = CancellationToken::new();
     let serving = tokio::spawn(core("server", server.run(shared, closing.clone())));
-    let node = Node { data, router, snowflake, health, background };
-    stop.cancelled().await;
+
+    let opened = tokio::select! {
+        opened = node.open(&config) => opened.map(Some),
+        () = stop.cancelled() => Ok(None),
+    };
+    if let Ok(Some(_)) = &opened {
+        summarize(&server_config, listening, &admin, &node.snowflake);
+        stop.cancelled().await;
+    }
     node.drain(&server_config, &closing).await;
     let _ = serving.await;
-    node.take_down().await;
+    let ended = match opened {
+        Ok(data) => {
+            node.take_down(data).await;
+            tracing::info!("stopped");
+            Ok(())
+        }
+        Err(error) => Err(error),
+    };
     admin.stop().await;
-    tracing::info!("stopped");
-    Ok(())
+    ended
 }
 
 /// The HTTP listener on its thread, there from the first moment on so that a slow start can be looked at; or none.
@@ -239,74 +224,20 @@ impl AdminThread {
     }
 }
 
-fn snowflake(
-    config: &Config,
-    data: &Data,
-    clock: &Arc<dyn Clock>,
-    health: &Arc<Health>,
-) -> Result<Arc<Snowflake>, Error> {
-    let incarnation = Incarnation::random().map_err(|error| Error::Failed(format!("no randomness: {error}")))?;
-    Snowflake::new(Setup {
-        config: config.snowflake.clone(),
-        layout: data.layout,
-        registry: Arc::clone(&data.registry),
-        clock: Arc::clone(clock),
-        health: Arc::clone(health),
-        incarnation,
-        host: config.host.name.clone(),
-        wait_max: config.server.wait_max,
-    })
-    .map_err(|problem| Error::Refused(problem.to_string()))
-}
-
-fn router(
-    config: &Config,
-    data: &Data,
-    guarantee: &'static str,
-    clock: &Arc<dyn Clock>,
-    health: &Arc<Health>,
-    metrics: &Arc<Metrics>,
-    snowflake: &Arc<Snowflake>,
-) -> Arc<Router> {
-    let store = Arc::clone(&data.store);
-    let supply = Supply::with(
-        &config.segment,
-        Arc::clone(&store),
-        Arc::clone(clock),
-        Arc::clone(health),
-        metrics,
-        tokio::runtime::Handle::current(),
-        Beside { witness: None, rules: seeded::of_segments() },
-    );
-    let parts = Parts {
-        store,
-        supply,
-        snowflake: Arc::clone(snowflake),
-        clock: Arc::clone(clock),
-        health: Arc::clone(health),
-        metrics: Arc::clone(metrics),
-        segment: config.segment.clone(),
-        guarantee,
-    };
-    Arc::new(Router::new(config.tags.clone(), parts))
-}
-
 fn context(
     config: &Config,
     limits: &server::Config,
     server: &Server,
-    router: &Arc<Router>,
+    node: &Node,
     clock: &Arc<dyn Clock>,
-    health: &Arc<Health>,
-    metrics: &Arc<Metrics>,
 ) -> Result<Arc<Context>, Error> {
     let bound = server.local_addr();
     let run_id = (Incarnation::random(), Incarnation::random());
     let (Ok(first), Ok(second)) = run_id else { return Err(Error::Failed("no randomness".into())) };
     let users = Users::new(&config.auth).map_err(|error| Error::Refused(error.to_string()))?;
-    metrics.node_rate_limit.set(config.rate_limit.rate().qps());
+    node.metrics.node_rate_limit.set(config.rate_limit.rate().qps());
     let limited = users.iter().map(|user| user.limit().rate().qps()).filter(|&qps| qps > 0);
-    metrics.user_rate_limit.set(limited.min().unwrap_or(0));
+    node.metrics.user_rate_limit.set(limited.min().unwrap_or(0));
     let settings = Settings {
         max_count: u64::from(config.server.max_count),
         max_clients: limits.max_clients,
@@ -320,10 +251,10 @@ fn context(
         shown: config.shown(),
     };
     Ok(Arc::new(Context {
-        router: Arc::clone(router),
+        router: Arc::clone(&node.router),
         clock: Arc::clone(clock),
-        health: Arc::clone(health),
-        metrics: Arc::clone(metrics),
+        health: Arc::clone(&node.health),
+        metrics: Arc::clone(&node.metrics),
         limit: Limit::new(config.rate_limit.rate(), clock.boot()),
         users,
         clients: Clients::default(),
@@ -333,7 +264,12 @@ fn context(
 }
 
 /// A few lines that say what runs where.
-fn summarize(config: &server::Config, server: &Server, admin: &AdminThread, snowflake: &Snowflake) {
+fn summarize(
+    config: &server::Config,
+    listening: Option<std::net::SocketAddr>,
+    admin: &AdminThread,
+    snowflake: &Snowflake,
+) {
     // A worker id that is wanted is told by the engine, as soon as it is claimed.
     if !snowflake.wanted() {
         tracing::info!("no Snowflake tag yet: a worker id is claimed at the first one");
@@ -345,28 +281,8 @@ fn summarize(config: &server::Config, server: &Server, admin: &AdminThread, snow
     if !config.unix_socket.is_empty() {
         tracing::info!("serving the Redis protocol on {}", config.unix_socket);
     }
-    if let Some(addr) = server.local_addr() {
+    if let Some(addr) = listening {
         tracing::info!("serving the Redis protocol on {addr}: redis-cli -p {} IDGET order", addr.port());
-    }
-}
-
-impl Node {
-    /// Tells everybody that this node is going, serves on for the delay that load balancers need, then closes the doors.
-    async fn drain(&self, config: &server::Config, closing: &CancellationToken) {
-        self.health.enter(Phase::Draining);
-        if !config.drain_delay.is_zero() {
-            tracing::info!("serving on for {:?} (server.drain_delay)", config.drain_delay);
-            tokio::time::sleep(config.drain_delay).await;
-        }
-        closing.cancel();
-    }
-
-    /// Ends what is left when no client is: the worker id, the tails, the database.
-    async fn take_down(self) {
-        self.background.cancel();
-        self.snowflake.stop().await;
-        self.router.stop(STOP_PATIENCE).await;
-        self.data.close().await;
     }
 }
 

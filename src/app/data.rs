@@ -1,27 +1,30 @@
 //! The database that the configuration names, opened, known to belong to this configuration, and made fit for the others.
 //!
-//! A SQLite file is used where it is asked for; the stores and registries on servers do their work on the main runtime,
-//! because a connection belongs to the event loop on which it was opened.
+//! A server that can't be reached is tried again until it answers: it may come up after this process, or come back. What is
+//! wrong with a file does not pass by itself, and ends the process.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-
 use super::Error;
 use crate::config::Config;
 use crate::engine::snowflake::layout::Layout;
+use crate::health::{Health, Part, State};
+use crate::registry::WorkerRegistry;
 use crate::registry::sql::{Rows, SqlRegistry, create_bounds};
-use crate::registry::{self, WorkerRegistry};
 use crate::store::identity::{self, Identity, IdentityError};
 use crate::store::mysql::MySql;
 use crate::store::network::{self, Network};
 use crate::store::postgres::Postgres;
 use crate::store::sqlite::{self, Opened, Sqlite};
-use crate::store::{self, Dialect, Durability, SegmentStore};
+use crate::store::{Dialect, Durability, SegmentStore};
 
 /// How long opening a database on a server may take, tables and identity included.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(45);
+
+/// The pauses before a server that could not be reached is tried again: the first, doubled each time up to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LAST_PAUSE: Duration = Duration::from_secs(5);
 
 /// An open database with what lies in it.
 pub(super) struct Data {
@@ -29,8 +32,6 @@ pub(super) struct Data {
     pub(super) store: Arc<dyn SegmentStore>,
     /// The bounds of worker ids.
     pub(super) registry: Arc<dyn WorkerRegistry>,
-    /// The layout of Snowflake ids, which the database agrees with.
-    pub(super) layout: Layout,
     /// Where it is, for people; without who logs in.
     pub(super) place: String,
     /// Whether it was made just now.
@@ -65,6 +66,27 @@ impl Data {
     /// Opens the database; what does not exist is made.
     pub(super) async fn open(config: &Config) -> Result<Self, Error> {
         Self::opened(config, false).await
+    }
+
+    /// As [`Self::open`], as often as it takes until the server answers; `health` tells meanwhile what is wrong, and the log
+    /// whenever that changes.
+    pub(super) async fn open_when_there(config: &Config, health: &Health) -> Result<Self, Error> {
+        let server = config.database.dialect().is_ok_and(|dialect| dialect != Dialect::Sqlite);
+        let (mut pause, mut told) = (FIRST_PAUSE, String::new());
+        loop {
+            match Self::open(config).await {
+                Err(Error::Failed(text)) if server => {
+                    health.set(Part::Store, State::Down(text.clone()));
+                    if told != text {
+                        tracing::warn!(error_kind = "system", "{text}; tried again until it works");
+                        told = text;
+                    }
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LAST_PAUSE);
+                }
+                opened => return opened,
+            }
+        }
     }
 
     /// Opens a copy that is about to be made safe, and makes none.
@@ -105,7 +127,6 @@ impl Data {
         Ok(Self {
             store: Arc::new(store.clone()),
             registry: Arc::new(registry),
-            layout,
             place: path.display().to_string(),
             created,
             kept: Box::new(store),
@@ -129,13 +150,12 @@ impl Data {
         };
         let late = |_| Error::Failed(format!("{place} did not answer within {OPEN_TIMEOUT:?}"));
         let (store, layout, created) = tokio::time::timeout(OPEN_TIMEOUT, opened).await.map_err(late)??;
-        let (pool, runtime) = (store.registry_pool(), Handle::current());
+        let pool = store.registry_pool();
         let (datacenter, timeout) = (config.snowflake.datacenter_id, config.database.statement_timeout);
         let registry = SqlRegistry::new(pool.clone(), datacenter, layout.workers(), timeout);
         Ok(Self {
-            store: Arc::new(store::anchored::Anchored::new(store.clone(), runtime.clone())),
-            registry: Arc::new(registry::anchored::Anchored::new(registry, runtime)),
-            layout,
+            store: Arc::new(store.clone()),
+            registry: Arc::new(registry),
             place,
             created,
             kept: Box::new(Connected(store, pool)),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Executor as _, SqlitePool};
 
-use super::anchored::Anchored;
+use super::anchored::{Anchored, Facts};
 use super::memory::{Fault, MemoryRegistry};
 use super::sql::{SqlRegistry, create_bounds};
 use super::{Bound, RegistryError, Swap, WorkerRegistry, unclaimed};
@@ -148,11 +148,14 @@ async fn postgres(database: &Database, port: Option<u16>) -> SqlRegistry<sqlx::P
     SqlRegistry::new(store.registry_pool(), 3, WORKERS, TIMEOUT)
 }
 
-async fn mysql_registry(database: &MySqlDatabase) -> Anchored<SqlRegistry<sqlx::MySql>> {
+async fn mysql_registry(database: &MySqlDatabase) -> Anchored {
     let store = database.store().await;
     create_bounds(&mut database.connection().await, 3, WORKERS, HI).await.expect("created");
     let registry = SqlRegistry::new(store.registry_pool(), 3, WORKERS, TIMEOUT);
-    Anchored::new(registry, tokio::runtime::Handle::current())
+    let facts = Facts { name: "mysql", exclusive: false, leases: false };
+    let anchored = Anchored::new(facts, tokio::runtime::Handle::current());
+    anchored.open(Arc::new(registry));
+    anchored
 }
 
 macro_rules! conforms {

@@ -36,7 +36,7 @@ impl Router {
     /// id again, or a smaller one later.
     fn why_not_strict(&self) -> Option<String> {
         let store = self.store_name();
-        (self.parts.guarantee != UNIQUE).then(|| {
+        (self.guarantee() != UNIQUE).then(|| {
             format!(
                 "ORDER strict needs a database that keeps what it has confirmed, and the settings of {store} may lose it: \
                  put right what idgen's log names at its start, then restart idgen"

@@ -4,8 +4,8 @@
 //! unknown tag is looked up in the store before anything is said about it, so that a tag created on one node can be used
 //! on another at once. Every change is made in the store first and applied here after it is durable.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -163,8 +163,8 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     /// The defaults of new segment tags.
     pub segment: segment::Config,
-    /// `unique`, or what a store's weak settings leave of it.
-    pub guarantee: &'static str,
+    /// `unique`, or what a store's weak settings leave of it; empty until the store is open.
+    pub guarantee: OnceLock<&'static str>,
 }
 
 /// From a tag to its engine.
@@ -192,6 +192,16 @@ impl Router {
             fresh_at: AtomicU64::new(0),
             admissions: tokio::sync::Semaphore::new(MAX_ADMISSIONS),
         }
+    }
+
+    /// Says what the store guarantees, once it is open; to be said before [`Self::load`], and only the first word counts.
+    pub fn rely_on(&self, guarantee: &'static str) {
+        let _ = self.parts.guarantee.set(guarantee);
+    }
+
+    /// What the store guarantees; nothing before it is open.
+    fn guarantee(&self) -> &'static str {
+        self.parts.guarantee.get().copied().unwrap_or_default()
     }
 
     /// The entry of `tag`, if this node knows it.
@@ -325,7 +335,7 @@ impl Router {
 
     /// Everything `IDINFO` tells of a tag.
     pub fn info(&self, entry: &Entry) -> Info {
-        entry.info(self.parts.guarantee)
+        entry.info(self.guarantee())
     }
 
     /// The node's Snowflake generator.

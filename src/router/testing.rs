@@ -67,7 +67,7 @@ impl Router {
             health: Arc::clone(&health),
             metrics: Arc::clone(&metrics),
             segment,
-            guarantee: "unique",
+            guarantee: "unique".into(),
         };
         Bench { router: Arc::new(Router::new(config, parts)), store, clock, health, metrics }
     }

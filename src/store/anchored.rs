@@ -1,36 +1,46 @@
-//! A store whose work is done on one runtime, whoever asks.
+//! A store whose work is done on one runtime, whoever asks, and that can be had before its database is open.
 //!
 //! A connection to a database belongs to the event loop on which it was opened, and connections of clients live on event
 //! loops that end before the last tails go back. So the work runs on the runtime that was there first. And a caller that
-//! goes away in the middle cancels nothing: what was begun ends, which keeps its outcome known.
+//! goes away in the middle cancels nothing: what was begun ends, which keeps its outcome known. Until the database is open
+//! every answer is an error of which it is sure that nothing has happened.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::runtime::Handle;
 
-use super::{Alteration, Answer, Definition, Grant, Kind, Row, SegmentStore, StoreError, Tail};
+use super::{Alteration, Answer, Definition, Dialect, Grant, Kind, Row, SegmentStore, StoreError, Tail};
 use crate::ids::TagName;
 
-/// The store `S`, doing its work on one runtime.
-#[derive(Debug)]
-pub struct Anchored<S> {
-    store: Arc<S>,
+/// A store that does its work on one runtime.
+pub struct Anchored {
+    dialect: Dialect,
+    store: OnceLock<Arc<dyn SegmentStore>>,
     runtime: Handle,
 }
 
-impl<S: SegmentStore> Anchored<S> {
-    /// `store`, from now on working on `runtime`.
-    pub fn new(store: S, runtime: Handle) -> Self {
-        Self { store: Arc::new(store), runtime }
+impl Anchored {
+    /// The store of a database of that kind, which is not open yet, working on `runtime`.
+    pub fn new(dialect: Dialect, runtime: Handle) -> Self {
+        Self { dialect, store: OnceLock::new(), runtime }
     }
 
-    fn run<'a, T, F>(&self, work: impl FnOnce(Arc<S>) -> F) -> Answer<'a, T>
+    /// Works with `store` from now on. A second one is not taken.
+    pub fn open(&self, store: Arc<dyn SegmentStore>) {
+        let _ = self.store.set(store);
+    }
+
+    fn run<'a, T, F>(&self, work: impl FnOnce(Arc<dyn SegmentStore>) -> F) -> Answer<'a, T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        let task = self.runtime.spawn(work(Arc::clone(&self.store)));
+        let Some(store) = self.store.get() else {
+            let text = "the database is not open yet";
+            return Box::pin(async move { Err(StoreError::new(Kind::Transient, text).because("loading")) });
+        };
+        let task = self.runtime.spawn(work(Arc::clone(store)));
         Box::pin(async move {
             // A task that panicked, or a runtime that ends: what it did is not known.
             task.await.unwrap_or_else(|error| Err(StoreError::new(Kind::Unknown, format!("broken off: {error}"))))
@@ -38,13 +48,13 @@ impl<S: SegmentStore> Anchored<S> {
     }
 }
 
-impl<S: SegmentStore> SegmentStore for Anchored<S> {
+impl SegmentStore for Anchored {
     fn name(&self) -> &'static str {
-        self.store.name()
+        self.dialect.name()
     }
 
     fn shared(&self) -> bool {
-        self.store.shared()
+        self.dialect != Dialect::Sqlite
     }
 
     fn grant<'a>(&'a self, tag: &'a TagName, count: u64) -> Answer<'a, Grant> {

@@ -77,6 +77,17 @@ pub enum Dialect {
     Postgres,
 }
 
+impl Dialect {
+    /// The name in metrics and texts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sqlite => "sqlite",
+            Self::MySql => "mysql",
+            Self::Postgres => "postgres",
+        }
+    }
+}
+
 impl Config {
     /// Which kind of database `dsn` names.
     ///

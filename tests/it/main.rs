@@ -27,6 +27,7 @@ mod fleet;
 mod import;
 mod kill_rounds;
 mod limits;
+mod loading;
 mod many_tags;
 mod protocol;
 mod shutdown;
