@@ -76,7 +76,9 @@ impl Data {
             Dialect::Sqlite => Self::file(config, restored).await,
             Dialect::MySql => {
                 let store = MySql::open(&config.database, !restored);
-                Self::server(config, async { Ok(store.await?.with_rules(super::seeded_grants())) }).await
+                let store = async { Ok(store.await?.with_rules(super::seeded_grants())) };
+                // Boxed: what opens a connection is large, and is used once.
+                Box::pin(Self::server(config, store)).await
             }
             Dialect::Postgres => Err(Error::Refused("database.dsn: PostgreSQL".into())),
         }

@@ -83,7 +83,7 @@ impl<DB: Database<Connection: Rows>> SqlRegistry<DB> {
 
     /// Ends a statement, in time. A connection to a server on which one has failed is closed: it may lead to a server that
     /// is the primary no more, or hold an answer that comes too late.
-    async fn ended<T>(
+    fn ended<T>(
         &self,
         connection: PoolConnection<DB>,
         outcome: Result<Result<T, sqlx::Error>, tokio::time::error::Elapsed>,
@@ -102,7 +102,7 @@ impl<DB: Database<Connection: Rows>> SqlRegistry<DB> {
     async fn read_rows(&self, sql: &'static str, values: &[Value]) -> Result<Vec<Worker>, RegistryError> {
         let mut connection = self.connection().await?;
         let outcome = tokio::time::timeout(self.statement_timeout, connection.read(sql, values)).await;
-        let records = self.ended(connection, outcome).await;
+        let records = self.ended(connection, outcome);
         // What was only read has changed nothing.
         let records = records.map_err(|error| RegistryError::Unavailable(error.to_string()))?;
         records.into_iter().map(worker).collect()
@@ -111,7 +111,7 @@ impl<DB: Database<Connection: Rows>> SqlRegistry<DB> {
     async fn change(&self, sql: &'static str, values: &[Value]) -> Result<u64, RegistryError> {
         let mut connection = self.connection().await?;
         let outcome = tokio::time::timeout(self.statement_timeout, connection.change(sql, values)).await;
-        self.ended(connection, outcome).await
+        self.ended(connection, outcome)
     }
 
     async fn rows(&self) -> Result<Vec<Worker>, RegistryError> {

@@ -121,8 +121,8 @@ rows!(sqlx::Postgres, sqlx::PgConnection, "postgres", exclusive: false, numbered
 fn numbered(sql: &str) -> String {
     let mut parts = sql.split('?');
     let mut text = parts.next().unwrap_or_default().to_owned();
-    for (number, part) in (1..).zip(parts) {
-        text.push_str(&format!("${number}{part}"));
+    for (number, part) in (1_u32..).zip(parts) {
+        text.extend(["$", &number.to_string(), part]);
     }
     text
 }
