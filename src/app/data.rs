@@ -99,7 +99,9 @@ impl Data {
             Dialect::Sqlite => Self::file(config, restored).await,
             Dialect::MySql => {
                 let store = MySql::open(&config.database, !restored);
-                Box::pin(Self::server(config, async { Ok(store.await?.with_rules(super::seeded::of_mysql())) })).await
+                let store = async { Ok(store.await?.with_rules(super::seeded::of_mysql())) };
+                // Boxed: what opens a connection is large, and is used once.
+                Box::pin(Self::server(config, store)).await
             }
             Dialect::Postgres => Box::pin(Self::server(config, Postgres::open(&config.database, !restored))).await,
         }
