@@ -200,6 +200,11 @@ fn a_primary_that_became_read_only_is_left_for_the_new_one() {
     drawn.recovers(&mut conn, RECOVERY);
     drawn.draw_all(&mut conn, 300);
     drawn.distinct().unwrap();
+    let left = "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'app'";
+    eventually("no connection leads to the old primary", PATIENCE, || {
+        let _shortage_or_id = drawn.draw(&mut conn);
+        (primary.sql(left) == "0").then_some(())
+    });
     let last: i64 = replica.sql("SELECT max_id FROM id_alloc WHERE biz_tag = 'few'").parse().unwrap();
     assert!(last >= drawn.highest(), "the new primary is at {last}, ids are at {}", drawn.highest());
     assert_eq!(regressions(&node, "mysql"), 0);
