@@ -54,6 +54,9 @@ const WRITE: &str = "UPDATE id_alloc SET max_id = ?, floor = ?, step = ?, min_st
                      qps = ?, burst = ?, critical = ?, description = ?, retired = ?, revision = ?, grant_nonce = ?, \
                      update_time = UTC_TIMESTAMP(3) WHERE biz_tag = ?";
 
+/// A grant that was made and whose end was not told. Servers tell none where a trigger ran.
+const NO_END: &str = "did not say which ids it granted; a trigger on id_alloc would do that: drop it";
+
 /// Departures from the right behaviour, for tests of the tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
@@ -189,7 +192,7 @@ impl MySql {
             .checked_sub(count)
             .filter(|_| last <= MAX_ID)
             .and_then(|before| IdRange::new(before + 1, last + 1))
-            .ok_or_else(|| StoreError::new(Kind::Unknown, format!("{} gave no valid range", self.place)))?;
+            .ok_or_else(|| StoreError::new(Kind::Unknown, format!("{} {NO_END}", self.place)))?;
         Ok(Grant { range, nonce })
     }
 

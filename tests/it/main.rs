@@ -14,6 +14,8 @@ mod history;
 mod load;
 mod node;
 #[allow(dead_code)] // each test uses what it needs of it
+mod outage;
+#[allow(dead_code)] // each test uses what it needs of it
 mod services;
 mod wire;
 
@@ -29,6 +31,8 @@ mod kill_rounds;
 mod limits;
 mod loading;
 mod many_tags;
+mod mariadb_faults;
+mod mariadb_losses;
 mod protocol;
 mod shutdown;
 mod slow_readers;

@@ -128,7 +128,10 @@ pub struct Proxy {
 impl Proxy {
     /// Starts passing everything to `upstream`. With another protocol than [`Protocol::Bytes`] requests are told apart.
     pub fn start(protocol: Protocol, upstream: SocketAddr) -> Self {
-        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        // A port that was free a moment ago may be somebody else's now: another run of the tests looks for one as well.
+        let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, free_port())).ok();
+        let listener = (0..10).find_map(|_| bind()).expect("ten ports were taken, one after the other");
+        let addr = listener.local_addr().unwrap();
         let rules = Rules {
             upstream,
             refuse: false,
@@ -143,7 +146,6 @@ impl Proxy {
             connections: Vec::new(),
         };
         let shared = Arc::new(Shared { protocol, rules: Mutex::new(rules), changed: Condvar::new() });
-        let listener = TcpListener::bind(addr).unwrap();
         let acceptor = std::thread::spawn({
             let shared = Arc::clone(&shared);
             move || accept(&shared, addr, listener)
