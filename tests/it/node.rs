@@ -174,7 +174,8 @@ impl Setup {
         (status.code().unwrap_or(-1), process.log())
     }
 
-    fn spawn_as(&self, command_line: &[&str]) -> Node {
+    /// Starts another command of the program without waiting for anything.
+    pub fn spawn_as(&self, command_line: &[&str]) -> Node {
         self.starts.set(self.starts.get() + 1);
         let log = self.folder.path().join(format!("log-{}.txt", self.starts.get()));
         let output = fs::File::create(&log).unwrap();
