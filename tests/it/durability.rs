@@ -1,6 +1,6 @@
 //! Databases on servers that can't keep what they confirm, can't be written, or are found by several first starts at once.
 
-use crate::node::{Setup, Shell};
+use crate::node::{PATIENCE, Setup, Shell, eventually};
 use crate::services::{DATABASE, MariaDb, Postgres};
 use crate::wire::Value;
 
@@ -20,7 +20,7 @@ fn is_told(setup: Setup, store: &str, weakness: &str) {
     }
     let setup = setup.set("database.durability", "warn");
     let node = setup.start();
-    assert!(node.log().contains(weakness), "{}", node.log());
+    eventually("the log tells", PATIENCE, || node.log().contains(weakness).then_some(()));
     assert_eq!(node.metric(&format!("idgen_store_durable{{store=\"{store}\"}}")), Some(0.0));
     let mut conn = node.connect();
     let refused = conn.call(&["IDTAG", "CREATE", "strict", "ORDER", "strict"]);
@@ -66,6 +66,21 @@ fn a_postgresql_that_commits_later_is_told_and_has_no_strict_tags() {
     server.sql("ALTER SYSTEM RESET synchronous_commit");
     server.sql("SELECT pg_reload_conf()");
     is_durable(setup(&dsn), "postgres");
+}
+
+/// What has not been copied yet is lost when the replica takes over.
+#[test]
+fn a_replica_that_is_not_waited_for_is_told() {
+    let primary = Postgres::start(&[]);
+    let _replica = Postgres::replica_of(&primary);
+    let dsn = primary.dsn(DATABASE);
+    is_told(setup(&dsn), "postgres", "synchronous_standby_names");
+    primary.sql("ALTER SYSTEM SET synchronous_standby_names = '*'");
+    primary.sql("SELECT pg_reload_conf()");
+    is_durable(setup(&dsn), "postgres");
+    let primary = MariaDb::start(&["--server-id=1", "--log-bin"]);
+    let _replica = MariaDb::replica_of(&primary);
+    is_told(setup(&primary.dsn(DATABASE)), "mysql", "semi-synchronous");
 }
 
 fn is_refused(dsn: &str) {

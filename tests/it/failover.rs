@@ -1,8 +1,9 @@
 //! `ORDER strict` over several nodes while their database is killed, comes back and fails over to a replica: requests
 //! wait or are refused, and what is answered stays in order.
 //!
-//! The failover is one that loses nothing: connections are cut at a random moment, the replica gets what the primary has
-//! confirmed, and takes its place. What was in flight then may have happened or not, and no client has an answer to it.
+//! The failover is one that loses nothing, as `ORDER strict` demands: the primary waits for its replica, connections are
+//! cut at a random moment, and the replica takes over with what was confirmed. What was in flight then may have happened
+//! or not, and no client has an answer to it.
 
 use std::net::SocketAddr;
 
@@ -16,50 +17,95 @@ use crate::services::{DATABASE, MariaDb, Postgres};
 /// What requests may be told besides ids.
 const SHORTAGES: &[&str] = &["LOADING", "TRYAGAIN", "IDBACKEND"];
 
-/// What the two databases have alike.
-trait Server {
+/// What the two databases do each in its own way.
+trait Server: Sized {
+    /// A primary that waits for its replica.
+    fn pair() -> (Self, Self);
     fn addr(&self) -> SocketAddr;
     fn dsn_at(addr: SocketAddr) -> String;
     fn kill9(&mut self);
     fn start_again(&mut self);
-    fn await_position(&self, primary: &Self);
-    fn promote(&self);
+    /// Makes the replica the primary, with all that `primary` has confirmed.
+    fn succeed(&self, primary: &Self);
 }
 
-macro_rules! server {
-    ($name:ident) => {
-        impl Server for $name {
-            fn addr(&self) -> SocketAddr {
-                self.addr()
-            }
+const SEMI_SYNC: &[&str] = &[
+    "--server-id=1",
+    "--log-bin",
+    "--rpl-semi-sync-master-enabled=1",
+    "--rpl-semi-sync-master-timeout=3600000",
+    "--rpl-semi-sync-master-wait-point=AFTER_SYNC",
+];
 
-            fn dsn_at(addr: SocketAddr) -> String {
-                Self::dsn_at(addr, DATABASE)
-            }
+impl Server for MariaDb {
+    fn pair() -> (Self, Self) {
+        let mut primary = Self::start(&["--server-id=1", "--log-bin"]);
+        let replica = Self::replica_of(&primary);
+        replica.sql("STOP SLAVE; SET GLOBAL rpl_semi_sync_slave_enabled = 1; START SLAVE");
+        primary.stop();
+        primary.start_again_with(SEMI_SYNC);
+        (primary, replica)
+    }
 
-            fn kill9(&mut self) {
-                self.kill9();
-            }
+    fn addr(&self) -> SocketAddr {
+        self.addr()
+    }
 
-            fn start_again(&mut self) {
-                self.start_again();
-            }
+    fn dsn_at(addr: SocketAddr) -> String {
+        Self::dsn_at(addr, DATABASE)
+    }
 
-            fn await_position(&self, primary: &Self) {
-                self.await_position(primary);
-            }
+    fn kill9(&mut self) {
+        self.kill9();
+    }
 
-            fn promote(&self) {
-                self.promote();
-            }
+    fn start_again(&mut self) {
+        self.start_again();
+    }
+
+    fn succeed(&self, primary: &Self) {
+        self.await_position(primary);
+        self.promote();
+    }
+}
+
+impl Server for Postgres {
+    fn pair() -> (Self, Self) {
+        let primary = Self::start(&[]);
+        let replica = Self::replica_of(&primary);
+        for (server, setting) in
+            [(&primary, "synchronous_standby_names = '*'"), (&replica, "wal_retrieve_retry_interval = '200ms'")]
+        {
+            server.sql(&format!("ALTER SYSTEM SET {setting}"));
+            server.sql("SELECT pg_reload_conf()");
         }
-    };
+        (primary, replica)
+    }
+
+    fn addr(&self) -> SocketAddr {
+        self.addr()
+    }
+
+    fn dsn_at(addr: SocketAddr) -> String {
+        Self::dsn_at(addr, DATABASE)
+    }
+
+    fn kill9(&mut self) {
+        self.kill9();
+    }
+
+    fn start_again(&mut self) {
+        self.start_again();
+    }
+
+    fn succeed(&self, primary: &Self) {
+        self.await_position(primary);
+        self.promote();
+    }
 }
 
-server!(MariaDb);
-server!(Postgres);
-
-fn order_is_kept<S: Server>(mut primary: S, replica: &S) {
+fn order_is_kept<S: Server>() {
+    let (mut primary, replica) = S::pair();
     let mut dice = Dice::new();
     let proxy = Proxy::start(Protocol::Bytes, primary.addr());
     let fleet = Fleet::start(&S::dsn_at(proxy.addr()), 3, |setup| setup.set("server.wait_max", "1s"));
@@ -80,8 +126,7 @@ fn order_is_kept<S: Server>(mut primary: S, replica: &S) {
     std::thread::sleep(dice.millis(50, 500)); // the random moment
     proxy.refuse();
     proxy.reset();
-    replica.await_position(&primary);
-    replica.promote();
+    replica.succeed(&primary);
     proxy.repoint(replica.addr());
     proxy.pass();
     serves("ids are served after the failover");
@@ -92,14 +137,10 @@ fn order_is_kept<S: Server>(mut primary: S, replica: &S) {
 
 #[test]
 fn strict_order_outlives_kills_and_a_failover_of_mariadb() {
-    let primary = MariaDb::start(&["--server-id=1", "--log-bin"]);
-    let replica = MariaDb::replica_of(&primary);
-    order_is_kept(primary, &replica);
+    order_is_kept::<MariaDb>();
 }
 
 #[test]
 fn strict_order_outlives_kills_and_a_failover_of_postgresql() {
-    let primary = Postgres::start(&[]);
-    let replica = Postgres::replica_of(&primary);
-    order_is_kept(primary, &replica);
+    order_is_kept::<Postgres>();
 }

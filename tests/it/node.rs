@@ -182,7 +182,10 @@ impl Setup {
         let mut command = if self.nobody {
             // The build folder may be closed to others, so they get a copy of the binary.
             let copy = self.folder.path().join("idgen");
-            fs::copy(env!("CARGO_BIN_EXE_idgen"), &copy).unwrap();
+            // By another process: what this one writes, a child that is started at that moment keeps open for a while,
+            // and a program that is open for writing can't be run.
+            let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_idgen")).arg(&copy).status().unwrap();
+            assert!(copied.success(), "cp: {copied}");
             let mut command = Command::new("setpriv");
             command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]).arg(copy);
             command

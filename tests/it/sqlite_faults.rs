@@ -44,6 +44,8 @@ fn a_full_disk_ends_segments_and_not_what_is_in_memory() {
     create(&mut conn, "warm", "1000000");
     create(&mut conn, "short", "10");
     assert_eq!(conn.call(&["IDGET", "warm"]), Value::Int(1));
+    // Room that the log has already is used again and again.
+    Shell::run(&setup.database(), "PRAGMA wal_checkpoint(TRUNCATE)");
     let ballast = disk.fill(0);
     let mut last = 0;
     let text = until_refused(&mut conn, "short", &mut last);
@@ -68,12 +70,13 @@ fn a_file_that_was_put_in_the_place_of_the_database_gives_nothing() {
     let mut last = conn.call(&["IDGET", "order"]).int();
     let (file, copy, own) = (setup.database(), setup.folder().join("copy.db"), setup.folder().join("own.db"));
     Shell::run(&file, &format!("VACUUM INTO '{}'", copy.display()));
+    let other = fs::read(&copy).unwrap();
     fs::rename(&file, &own).unwrap();
     fs::rename(&copy, &file).unwrap();
     let text = until_refused(&mut conn, "order", &mut last);
     assert!(text.contains("replaced"), "{text}");
     assert!(failures(&node, "order", "gone") >= 1.0);
-    assert_eq!(Shell::run(&file, "SELECT max_id FROM id_alloc WHERE biz_tag = 'order'"), "10", "it was written to");
+    assert_eq!(fs::read(&file).unwrap(), other, "it was written to");
     fs::rename(&own, &file).unwrap();
     let next = eventually("its own file is back", PATIENCE, || match conn.call(&["IDGET", "order"]) {
         Value::Int(id) => Some(id),
