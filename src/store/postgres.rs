@@ -174,8 +174,12 @@ impl Postgres {
     }
 
     async fn weaknesses(&self) -> Result<Vec<String>, StoreError> {
+        // Copies for others than a successor (logical ones) lose nothing. A user without `pg_monitor` sees no replicas.
         let sql = "SELECT current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS commit, \
-                   current_setting('full_page_writes') AS pages, \
+                   current_setting('full_page_writes') AS pages, current_setting('synchronous_standby_names') AS waited, \
+                   (SELECT count(*) FROM pg_stat_replication AS replica WHERE state = 'streaming' AND NOT EXISTS \
+                   (SELECT 1 FROM pg_replication_slots WHERE active_pid = replica.pid AND slot_type = 'logical')) \
+                   AS replicas, \
                    coalesce((SELECT relpersistence FROM pg_class WHERE oid = to_regclass('id_alloc')), 'p')::text AS kept";
         let rows = self.query(sql).await?;
         let row = rows.first().ok_or_else(|| unreadable(&"no settings"))?;
@@ -189,6 +193,13 @@ impl Postgres {
         }
         if row.text("pages")? != "on" {
             found.push("full_page_writes is off: a power failure can tear a page".into());
+        }
+        let replicas = row.number("replicas")?;
+        if replicas > 0 && row.text("waited")?.trim().is_empty() {
+            found.push(format!(
+                "{replicas} replicas copy without being waited for (synchronous_standby_names is empty): a failover loses \
+                 the last commits"
+            ));
         }
         if row.text("kept")? != "p" {
             found.push("the table id_alloc is UNLOGGED: a crash empties it".into());

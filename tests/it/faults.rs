@@ -211,10 +211,11 @@ fn an_existing_database_with_another_layout_is_refused_with_both_values() {
 }
 
 /// A small file system of its own, taken away at the end.
-struct Disk(PathBuf);
+pub struct Disk(PathBuf);
 
 impl Disk {
-    fn mount(folder: &Path, size: &str) -> Self {
+    /// Mounts one of `size` at `folder`.
+    pub fn mount(folder: &Path, size: &str) -> Self {
         fs::create_dir_all(folder).unwrap();
         let status = Command::new("mount")
             .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
@@ -226,7 +227,7 @@ impl Disk {
     }
 
     /// Uses up all space that is left but for `keep` bytes.
-    fn fill(&self, keep: u64) -> PathBuf {
+    pub fn fill(&self, keep: u64) -> PathBuf {
         let space = nix::sys::statvfs::statvfs(&self.0).unwrap();
         let free = space.blocks_available() * space.fragment_size();
         let ballast = self.0.join("ballast");

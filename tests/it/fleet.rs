@@ -18,14 +18,14 @@ const REFRESH: Duration = Duration::from_millis(500);
 const SLACK: Duration = Duration::from_secs(2);
 
 /// Nodes that share a database.
-struct Fleet {
+pub struct Fleet {
     setups: Vec<Setup>,
     nodes: Vec<Option<Node>>,
 }
 
 impl Fleet {
     /// `count` running nodes on `dsn`, a database that is initialised for them; `adjust` sets what else they need.
-    fn start(dsn: &str, count: usize, adjust: impl Fn(Setup) -> Setup) -> Self {
+    pub fn start(dsn: &str, count: usize, adjust: impl Fn(Setup) -> Setup) -> Self {
         let setup = |_| adjust(Setup::in_memory().set("database.dsn", dsn));
         let setups: Vec<Setup> = (0..count).map(setup).collect();
         let (code, text) = setups[0].run(&["init"]);
@@ -34,7 +34,8 @@ impl Fleet {
         Self { setups, nodes }
     }
 
-    fn addrs(&self) -> Vec<SocketAddr> {
+    /// Where clients connect.
+    pub fn addrs(&self) -> Vec<SocketAddr> {
         self.setups.iter().map(Setup::addr).collect()
     }
 
@@ -47,7 +48,7 @@ impl Fleet {
     }
 
     /// Creates the tags `t0` to `t19` with `options`, each on a node of its own.
-    fn create_tags(&self, options: &[&str]) -> Vec<String> {
+    pub fn create_tags(&self, options: &[&str]) -> Vec<String> {
         let tags: Vec<String> = (0..20).map(|tag| format!("t{tag}")).collect();
         for (at, tag) in tags.iter().enumerate() {
             let words: Vec<&str> = ["IDTAG", "CREATE", tag].iter().chain(options).copied().collect();
@@ -135,7 +136,8 @@ fn strict_tags_are_in_order_over_three_nodes_on_one_postgresql() {
     is_strict(&trouble(&server.dsn("idgen"), &["ORDER", "strict"]));
 }
 
-fn is_strict(history: &History) {
+/// What `ORDER strict` promises holds over all nodes.
+pub fn is_strict(history: &History) {
     let judged = history.strict(0..20).unwrap_or_else(|text| panic!("{text}"));
     assert!(judged > 1000, "only {judged} requests came after an answer");
 }

@@ -174,14 +174,18 @@ impl Setup {
         (status.code().unwrap_or(-1), process.log())
     }
 
-    fn spawn_as(&self, command_line: &[&str]) -> Node {
+    /// Starts another command of the program without waiting for anything.
+    pub fn spawn_as(&self, command_line: &[&str]) -> Node {
         self.starts.set(self.starts.get() + 1);
         let log = self.folder.path().join(format!("log-{}.txt", self.starts.get()));
         let output = fs::File::create(&log).unwrap();
         let mut command = if self.nobody {
             // The build folder may be closed to others, so they get a copy of the binary.
             let copy = self.folder.path().join("idgen");
-            fs::copy(env!("CARGO_BIN_EXE_idgen"), &copy).unwrap();
+            // By another process: what this one writes, a child that is started at that moment keeps open for a while,
+            // and a program that is open for writing can't be run.
+            let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_idgen")).arg(&copy).status().unwrap();
+            assert!(copied.success(), "cp: {copied}");
             let mut command = Command::new("setpriv");
             command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]).arg(copy);
             command

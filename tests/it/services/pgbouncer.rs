@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::sync::Arc;
 
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use super::postgres::Postgres;
@@ -13,9 +14,9 @@ use crate::node::free_port;
 
 /// A running PgBouncer.
 pub struct PgBouncer {
-    _process: Process,
+    process: Option<Process>,
     port: u16,
-    _folder: Arc<TempDir>,
+    folder: Arc<TempDir>,
 }
 
 impl PgBouncer {
@@ -35,10 +36,26 @@ impl PgBouncer {
         );
         fs::write(&file, text).unwrap();
         give_away(path);
-        let mut process = Process::start(not_as_root(&program("pgbouncer")).arg(&file), &path.join("log"));
-        let asked = ask(port, "SELECT 1");
+        let mut bouncer = Self { process: None, port, folder };
+        bouncer.start_again();
+        bouncer
+    }
+
+    /// Starts it on the same port after [`Self::kill9`].
+    pub fn start_again(&mut self) {
+        assert!(self.process.is_none(), "it runs already");
+        let (file, log) = (self.folder.path().join("pgbouncer.ini"), self.folder.path().join("log"));
+        let mut process = Process::start(not_as_root(&program("pgbouncer")).arg(file), &log);
+        let asked = ask(self.port, "SELECT 1");
         process.answers("PgBouncer answers", || try_run(&asked).ok());
-        Self { _process: process, port, _folder: folder }
+        self.process = Some(process);
+    }
+
+    /// `kill -9`.
+    pub fn kill9(&mut self) {
+        let mut process = self.process.take().expect("it has ended already");
+        process.signal(Signal::SIGKILL);
+        process.wait();
     }
 
     /// Where it listens.
