@@ -57,7 +57,7 @@ impl Network for Postgres {
 
     async fn close(&self) {
         // At most as long as a statement may take: what is still out then has been given up by whoever waited for it.
-        let _ = tokio::time::timeout(self.0.limit, self.0.pool.close()).await;
+        let _ = tokio::time::timeout(self.0.limit, self.0.warm.close()).await;
         let _ = tokio::time::timeout(self.0.limit, self.0.registry.close()).await;
     }
 }
