@@ -166,7 +166,8 @@ impl MySql {
 
     async fn grant_range(&self, tag: &TagName, count: u64) -> Result<Grant, StoreError> {
         let nonce = fresh_nonce()?;
-        let mut held = self.acquire().await?;
+        let acquired = self.warm.acquire_for_grant().await;
+        let mut held = acquired.map_err(|error| self.meaning(&error, Phase::Connecting))?;
         let grant = if self.rules.update_then_select { &GRANT.replace("LAST_INSERT_ID", "") } else { GRANT };
         let statement = sqlx::query(sqlx::AssertSqlSafe(grant)).bind(int(count)).bind(blob(nonce));
         let done = self.write(&mut held, statement.bind(tag.as_str()).bind(int(count))).await?;

@@ -52,6 +52,9 @@ struct Shared<DB: Database> {
     most: usize,
     /// One for each connection that is in use, so that nobody waits for the pool while a connection lies here.
     permits: Arc<Semaphore>,
+    /// One for each that is in use for anything but a grant: half of them at most. Changes of tags queue for a row that
+    /// one of them holds, and look-ups of unknown tags come in crowds; the refill of a tag in use waits for neither.
+    others: Arc<Semaphore>,
     state: Mutex<State<DB>>,
 }
 
@@ -72,7 +75,7 @@ pub(super) struct Held<DB: Database> {
     settled: bool,
     shared: Arc<Shared<DB>>,
     // Given back after the connection.
-    _permit: OwnedSemaphorePermit,
+    _permits: [Option<OwnedSemaphorePermit>; 2],
 }
 
 impl<DB: Database> Warm<DB> {
@@ -80,32 +83,46 @@ impl<DB: Database> Warm<DB> {
     pub(super) fn new(pool: Pool<DB>, most: u32) -> Self {
         let most = usize::try_from(most).unwrap_or(usize::MAX).clamp(1, Semaphore::MAX_PERMITS);
         let state = Mutex::new(State { ready: Vec::new(), closed: false });
-        let shared = Arc::new(Shared { pool, most, permits: Arc::new(Semaphore::new(most)), state });
+        let (permits, others) = (Arc::new(Semaphore::new(most)), Arc::new(Semaphore::new(most.div_ceil(2))));
+        let shared = Arc::new(Shared { pool, most, permits, others, state });
         tokio::spawn(keep(Arc::downgrade(&shared)));
         Self(shared)
     }
 
-    /// A connection that works as far as is known.
+    /// A connection that works as far as is known, for anything but a grant.
     ///
     /// # Errors
-    /// The driver's, when there is none within [`ACQUIRE_TIMEOUT`].
+    /// The driver's, when there is none within about [`ACQUIRE_TIMEOUT`].
     pub(super) async fn acquire(&self) -> Result<Held<DB>, sqlx::Error> {
+        let other = permit(&self.0.others).await?;
+        self.acquire_with(Some(other)).await
+    }
+
+    /// A connection for a grant, which may be any of them.
+    ///
+    /// # Errors
+    /// As [`Self::acquire`].
+    pub(super) async fn acquire_for_grant(&self) -> Result<Held<DB>, sqlx::Error> {
+        self.acquire_with(None).await
+    }
+
+    async fn acquire_with(&self, other: Option<OwnedSemaphorePermit>) -> Result<Held<DB>, sqlx::Error> {
         let shared = &self.0;
-        let permit = tokio::time::timeout(ACQUIRE_TIMEOUT, Arc::clone(&shared.permits).acquire_owned()).await;
-        let permit = permit.map_err(|_| sqlx::Error::PoolTimedOut)?.map_err(|_| sqlx::Error::PoolClosed)?;
-        let held = |ready| Held { ready: Some(ready), settled: false, shared: Arc::clone(shared), _permit: permit };
+        let permits = [Some(permit(&shared.permits).await?), other];
+        let held = |ready| Held { ready: Some(ready), settled: false, shared: Arc::clone(shared), _permits: permits };
         while let Some(mut ready) = shared.freshest() {
             if SystemClock.boot().since(ready.answered) <= TRUSTED_IDLE || answers::<DB>(&mut ready.connection).await {
                 return Ok(held(ready));
             }
             drop(ready.connection.detach());
+            shared.doubt();
         }
         shared.open().await.map(held)
     }
 
     /// Whatever lies idle is asked before it is used: another connection has just failed.
     pub(super) fn doubt(&self) {
-        self.0.state().ready.iter_mut().for_each(|ready| ready.answered = Boot(0));
+        self.0.doubt();
     }
 
     /// Closes whatever lies idle: the name of the server is looked up again for the next connection.
@@ -185,13 +202,17 @@ impl<DB: Database> Shared<DB> {
         Some(state.ready.swap_remove(at))
     }
 
+    fn doubt(&self) {
+        self.state().ready.iter_mut().for_each(|ready| ready.answered = Boot(0));
+    }
+
     fn forget(&self) {
         let ready = std::mem::take(&mut self.state().ready);
         ready.into_iter().for_each(|ready| drop(ready.connection.detach()));
     }
 
     /// Closes what is too old, or has been of no use for long, opens what is missing, and asks one of the [`KEPT`] that
-    /// have answered last; whether that went well.
+    /// have answered last; whether what was missing could be opened.
     async fn care(&self) -> bool {
         let now = SystemClock.boot();
         let mut ready = std::mem::take(&mut self.state().ready);
@@ -214,10 +235,11 @@ impl<DB: Database> Shared<DB> {
         let Some(mut asked) = self.least_sure() else { return true };
         if answers::<DB>(&mut asked.connection).await {
             self.put(Ready { answered: SystemClock.boot(), ..asked });
-            return true;
+        } else {
+            drop(asked.connection.detach());
+            self.doubt();
         }
-        drop(asked.connection.detach());
-        false
+        true
     }
 
     /// How many connections there are, but for the one that the caller may open.
@@ -241,6 +263,11 @@ impl<DB: Database> Drop for Shared<DB> {
         // Not by way of the pool, which would need a runtime for that.
         self.forget();
     }
+}
+
+async fn permit(of: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, sqlx::Error> {
+    let permit = tokio::time::timeout(ACQUIRE_TIMEOUT, Arc::clone(of).acquire_owned()).await;
+    permit.map_err(|_| sqlx::Error::PoolTimedOut)?.map_err(|_| sqlx::Error::PoolClosed)
 }
 
 /// Closes a connection with a word to the server, without waiting for it.

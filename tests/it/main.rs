@@ -30,6 +30,7 @@ mod limits;
 mod many_tags;
 mod protocol;
 mod shutdown;
+mod slow_database;
 mod slow_readers;
 mod starved;
 mod strict;

@@ -232,14 +232,21 @@ async fn a_grant_that_gets_no_answer_in_time_is_unknown_and_its_connection_is_cl
     store.grant(&tag, 10).await.expect("the one connection is free again");
 }
 
+/// A connection on which `sql` was run.
+async fn on_a_connection(store: &MySql, sql: &'static str) -> Held {
+    let mut held = store.acquire().await.expect("a connection");
+    held.connection().expect("open").execute(sql).await.expect("run");
+    held.settled();
+    held
+}
+
 #[tokio::test]
 async fn an_idle_connection_that_the_server_has_closed_is_not_met() {
     let database = MySqlDatabase::new().await;
     let store = database.store().await;
     let tag = tag(&store, "order").await;
-    let mut held = store.acquire().await.expect("a connection");
-    held.connection().expect("open").execute("SET SESSION wait_timeout = 1").await.expect("set");
-    drop(held);
+    let first = on_a_connection(&store, "SET SESSION wait_timeout = 1").await;
+    drop((first, on_a_connection(&store, "SET SESSION wait_timeout = 1").await));
     tokio::time::sleep(Duration::from_millis(2500)).await;
     assert_eq!(store.grant(&tag, 1).await.expect("on a new connection").range.start(), 1);
 }
@@ -251,12 +258,11 @@ async fn a_server_that_has_become_read_only_is_told_apart_and_left() {
     let store = database.store().await;
     let tag = tag(&store, "order").await;
     // What a replica answers, for all connections of the store that are open now.
-    for _ in 0..2 {
-        let mut held = store.acquire().await.expect("a connection");
-        held.connection().expect("open").execute("SET SESSION TRANSACTION READ ONLY").await.expect("set");
-        let other = store.acquire().await.expect("another connection");
-        drop((held, other));
+    let mut all = Vec::new();
+    for _ in 0..4 {
+        all.push(on_a_connection(&store, "SET SESSION TRANSACTION READ ONLY").await);
     }
+    drop(all);
     let mut refused = 0;
     while let Err(error) = store.grant(&tag, 1).await {
         assert_eq!((error.kind, error.reason), (Kind::Transient, "readonly"), "{error}");

@@ -81,7 +81,17 @@ impl Sessions {
     /// A connection on which each message is a transaction of its own.
     pub(super) async fn session(self: &Arc<Self>) -> Result<Session, StoreError> {
         let held = self.warm.acquire().await.map_err(|error| failure::of_acquiring(&error, &self.place))?;
-        Ok(Session { held: Some(held), sessions: Arc::clone(self), state: State::Apart, limit: self.limit })
+        Ok(self.apart(held))
+    }
+
+    /// The same for a grant, which waits for nothing but grants.
+    pub(super) async fn session_for_grant(self: &Arc<Self>) -> Result<Session, StoreError> {
+        let held = self.warm.acquire_for_grant().await.map_err(|error| failure::of_acquiring(&error, &self.place))?;
+        Ok(self.apart(held))
+    }
+
+    fn apart(self: &Arc<Self>, held: Held<Postgres>) -> Session {
+        Session { held: Some(held), sessions: Arc::clone(self), state: State::Apart, limit: self.limit }
     }
 
     /// A connection with a transaction, which begins with the first statement.
