@@ -288,3 +288,95 @@ async fn keep<DB: Database>(shared: Weak<Shared<DB>>) {
         tokio::time::sleep(pause).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sqlx::sqlite::{Sqlite, SqlitePoolOptions};
+
+    use super::*;
+
+    fn warm(most: u32) -> Warm<Sqlite> {
+        let pool = SqlitePoolOptions::new().max_connections(most).acquire_timeout(ACQUIRE_TIMEOUT);
+        Warm::new(pool.connect_lazy("sqlite::memory:").expect("a pool"), most)
+    }
+
+    async fn used(warm: &Warm<Sqlite>) -> Held<Sqlite> {
+        let mut held = warm.acquire_for_grant().await.expect("a connection");
+        let connection = held.connection().expect("open");
+        sqlx::raw_sql("CREATE TABLE IF NOT EXISTS used (n)").execute(connection).await.expect("run");
+        held.settled();
+        held
+    }
+
+    async fn until(what: impl Fn() -> bool) {
+        let met = async {
+            while !what() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), met).await.expect("in time");
+    }
+
+    #[tokio::test]
+    async fn two_connections_are_ready_before_anybody_needs_one() {
+        let warm = warm(8);
+        until(|| warm.0.state().ready.len() == KEPT).await;
+        assert_eq!(warm.0.pool.size(), 2);
+    }
+
+    #[tokio::test]
+    async fn what_is_settled_is_used_again_and_what_is_not_goes_to_the_pool() {
+        let warm = warm(1);
+        drop(used(&warm).await);
+        until(|| warm.0.state().ready.len() == 1).await;
+        let mut held = warm.acquire().await.expect("the same");
+        let table = sqlx::raw_sql("SELECT * FROM used").execute(held.connection().expect("open")).await;
+        table.expect("the table of the connection's own database");
+        drop(held); // not settled
+        assert!(warm.0.state().ready.is_empty());
+        let mut held = used(&warm).await;
+        held.close();
+        drop(held);
+        drop(used(&warm).await);
+        assert!(warm.0.pool.size() <= 1, "the one that was closed has made room");
+    }
+
+    #[tokio::test]
+    async fn other_work_leaves_half_of_the_connections_to_grants() {
+        let warm = warm(4);
+        let others = (warm.acquire().await.expect("one"), warm.acquire().await.expect("another"));
+        let third = warm.acquire();
+        tokio::pin!(third);
+        assert!(tokio::time::timeout(Duration::from_millis(50), &mut third).await.is_err(), "half of them are out");
+        let grants = (used(&warm).await, used(&warm).await);
+        drop(grants);
+        drop(others);
+        third.await.expect("its turn");
+    }
+
+    #[tokio::test]
+    async fn closing_ends_and_nothing_is_handed_out_after_it() {
+        let warm = warm(4);
+        let held = used(&warm).await;
+        let closing = tokio::spawn({
+            let warm = warm.clone();
+            async move { warm.close().await }
+        });
+        until(|| warm.0.state().closed).await;
+        drop(held);
+        tokio::time::timeout(Duration::from_secs(10), closing).await.expect("in time").expect("closed");
+        assert!(warm.acquire_for_grant().await.is_err());
+    }
+
+    #[test]
+    fn a_store_may_be_dropped_where_no_runtime_is() {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let warm = runtime.block_on(async {
+            let warm = warm(4);
+            until(|| warm.0.state().ready.len() == KEPT).await;
+            warm
+        });
+        drop(runtime);
+        drop(warm);
+    }
+}
