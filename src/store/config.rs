@@ -19,7 +19,8 @@ pub struct Config {
     /// `USER:PASSWORD@HOST:PORT/DATABASE`, of which the database must exist. Default `sqlite://idgen-data/idgen.db`.
     pub dsn: String,
     /// How many connections to a MySQL, MariaDB or PostgreSQL server may be open at once for ids, 1 to 1000; default 8.
-    /// Two more serve the worker id. A SQLite file has one writer whatever this says.
+    /// Half of them at most do other work than grants, and two are kept open, so that a grant is one round trip. Two more
+    /// serve the worker id. A SQLite file has one writer whatever this says.
     pub max_open_conns: u32,
     /// A PEM file with the certificates of the authorities that may sign the database server's; empty (default): those of
     /// the system.

@@ -28,6 +28,7 @@ pub mod postgres;
 #[cfg(test)]
 pub(crate) mod servers;
 pub mod sqlite;
+mod warm;
 pub mod witness;
 
 pub use witness::{Mode as WitnessMode, Witness};

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlQueryResult, MySqlRow};
-use sqlx::pool::PoolConnection;
 use sqlx::query::Query;
 use sqlx::{Executor as _, Row as _};
 
@@ -22,7 +21,7 @@ use super::{
     changes::{self, Transaction as _},
     columns::{Columns as _, PAGE, ROW, blob, int, pages, row},
     nonce::fresh as fresh_nonce,
-    rules,
+    rules, warm,
 };
 use crate::ids::{IdRange, MAX_ID, TagName};
 use errors::Phase;
@@ -67,7 +66,7 @@ pub struct Rules {
 /// The store; cheap to clone. It works on the runtime that opened it.
 #[derive(Clone, Debug)]
 pub struct MySql {
-    pool: MySqlPool,
+    warm: warm::Warm<sqlx::MySql>,
     options: Arc<MySqlConnectOptions>,
     /// Where it is, without who logs in.
     place: Arc<str>,
@@ -75,36 +74,25 @@ pub struct MySql {
     rules: Rules,
 }
 
-/// A connection that goes back to the pool unless something spoke against it.
-struct Held(Option<PoolConnection<sqlx::MySql>>);
-
-impl Held {
-    fn connection(&mut self) -> Result<&mut MySqlConnection, StoreError> {
-        self.0.as_deref_mut().ok_or_else(|| StoreError::new(Kind::Transient, "the connection was closed"))
-    }
-
-    /// Closes it at once, without a word that could wait for an answer.
-    fn close(&mut self) {
-        if let Some(connection) = self.0.take() {
-            drop(connection.detach());
-        }
-    }
-}
+type Held = warm::Held<sqlx::MySql>;
 
 /// A transaction. Dropped, it is rolled back.
 struct Tx {
-    held: Held,
+    /// `None` once the transaction has ended.
+    held: Option<Held>,
     store: MySql,
 }
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        let Some(mut connection) = self.held.0.take() else { return };
+        let Some(mut held) = self.held.take() else { return };
         let limit = self.store.statement_timeout;
         tokio::spawn(async move {
+            let Some(connection) = held.connection() else { return };
             let rolled_back = tokio::time::timeout(limit, connection.execute("ROLLBACK")).await;
-            if !matches!(rolled_back, Ok(Ok(_))) {
-                drop(connection.detach());
+            match rolled_back {
+                Ok(Ok(_)) => held.settled(),
+                _ => held.close(),
             }
         });
     }
@@ -120,8 +108,7 @@ impl MySql {
     }
 
     async fn acquire(&self) -> Result<Held, StoreError> {
-        let connection = self.pool.acquire().await;
-        connection.map(|connection| Held(Some(connection))).map_err(|error| self.meaning(&error, Phase::Connecting))
+        self.warm.acquire().await.map_err(|error| self.meaning(&error, Phase::Connecting))
     }
 
     /// Runs one statement in time; what fails in a way that speaks against the connection closes it.
@@ -131,9 +118,14 @@ impl MySql {
         phase: Phase,
         statement: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, StoreError> {
-        let outcome = tokio::time::timeout(self.statement_timeout, statement(held.connection()?)).await;
+        let connection = held.connection();
+        let connection = connection.ok_or_else(|| StoreError::new(Kind::Transient, "the connection was closed"))?;
+        let outcome = tokio::time::timeout(self.statement_timeout, statement(connection)).await;
         let failure = match outcome {
-            Ok(Ok(value)) => return Ok(value),
+            Ok(Ok(value)) => {
+                held.settled();
+                return Ok(value);
+            }
             Ok(Err(error)) => self.meaning(&error, phase),
             Err(_) => {
                 let kind = if phase == Phase::Committing { Kind::Unknown } else { Kind::Transient };
@@ -143,12 +135,11 @@ impl MySql {
         };
         if errors::closes(&failure) {
             held.close();
+            self.warm.doubt();
         }
         if failure.reason == "readonly" {
             // The others lead to the same server: the next ones find out who is the primary now.
-            while let Some(idle) = self.pool.try_acquire() {
-                drop(idle.detach());
-            }
+            self.warm.forget();
         }
         Err(failure)
     }
@@ -170,15 +161,16 @@ impl MySql {
     }
 
     async fn begin(&self) -> Result<Tx, StoreError> {
-        let mut tx = Tx { held: self.acquire().await?, store: self.clone() };
+        let mut tx = Tx { held: Some(self.acquire().await?), store: self.clone() };
         let begin = async |connection: &mut MySqlConnection| connection.execute("START TRANSACTION").await.map(drop);
-        self.run(&mut tx.held, Phase::Undone, begin).await?;
+        tx.run(Phase::Undone, begin).await?;
         Ok(tx)
     }
 
     async fn grant_range(&self, tag: &TagName, count: u64) -> Result<Grant, StoreError> {
         let nonce = fresh_nonce()?;
-        let mut held = self.acquire().await?;
+        let acquired = self.warm.acquire_for_grant().await;
+        let mut held = acquired.map_err(|error| self.meaning(&error, Phase::Connecting))?;
         let grant = if self.rules.update_then_select { &GRANT.replace("LAST_INSERT_ID", "") } else { GRANT };
         let statement = sqlx::query(sqlx::AssertSqlSafe(grant)).bind(int(count)).bind(blob(nonce));
         let done = self.write(&mut held, statement.bind(tag.as_str()).bind(int(count))).await?;
@@ -285,11 +277,23 @@ impl MySql {
     }
 }
 
+fn live(held: &mut Option<Held>) -> Result<&mut Held, StoreError> {
+    held.as_mut().ok_or_else(|| StoreError::new(Kind::Transient, "the transaction has ended"))
+}
+
 impl Tx {
+    async fn run<T>(
+        &mut self,
+        phase: Phase,
+        statement: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, StoreError> {
+        self.store.run(live(&mut self.held)?, phase, statement).await
+    }
+
     /// Runs a statement whose effect comes with the commit.
     async fn execute(&mut self, statement: Statement<'_>) -> Result<MySqlQueryResult, StoreError> {
         let execute = async |connection: &mut MySqlConnection| statement.execute(connection).await;
-        self.store.run(&mut self.held, Phase::Undone, execute).await
+        self.run(Phase::Undone, execute).await
     }
 }
 
@@ -305,11 +309,11 @@ impl changes::Transaction for Tx {
     }
 
     async fn read(&mut self, tag: &TagName) -> Result<Option<Row>, StoreError> {
-        self.store.look_up(&mut self.held, tag, "FOR UPDATE").await
+        self.store.look_up(live(&mut self.held)?, tag, "FOR UPDATE").await
     }
 
     async fn count(&mut self) -> Result<u64, StoreError> {
-        self.store.counted(&mut self.held).await
+        self.store.counted(live(&mut self.held)?).await
     }
 
     async fn insert(&mut self, row: &Row) -> Result<(), StoreError> {
@@ -324,10 +328,10 @@ impl changes::Transaction for Tx {
 
     async fn commit(mut self) -> Result<(), StoreError> {
         let commit = async |connection: &mut MySqlConnection| connection.execute("COMMIT").await.map(drop);
-        let ended = self.store.run(&mut self.held, Phase::Committing, commit).await;
+        let ended = self.run(Phase::Committing, commit).await;
         if ended.is_ok() {
-            // Back to the pool: there is nothing to roll back.
-            drop(self.held.0.take());
+            // There is nothing to roll back.
+            drop(self.held.take());
         }
         ended
     }
@@ -352,8 +356,11 @@ impl Network for MySql {
         let server = config.server().map_err(OpenError::Dsn)?;
         let (options, place) = (open::options(&server), server.to_string());
         let mut connection = open::connect(&options, &place).await?;
+        // Where the driver keeps prepared statements, the first grant on a connection would take a round trip more.
+        let prepared = (server.statement_cache != Some(0)).then_some(GRANT);
+        let pool = open::pool(options.clone(), config.max_open_conns, config.statement_timeout, prepared);
         let store = Self {
-            pool: open::pool(options.clone(), config.max_open_conns, config.statement_timeout),
+            warm: warm::Warm::new(pool, config.max_open_conns),
             options: Arc::new(options),
             place: place.as_str().into(),
             statement_timeout: config.statement_timeout,
@@ -372,11 +379,11 @@ impl Network for MySql {
     }
 
     fn registry_pool(&self) -> MySqlPool {
-        open::pool(MySqlConnectOptions::clone(&self.options), REGISTRY_CONNECTIONS, self.statement_timeout)
+        open::pool(MySqlConnectOptions::clone(&self.options), REGISTRY_CONNECTIONS, self.statement_timeout, None)
     }
 
     fn close(&self) -> impl Future<Output = ()> + Send {
-        self.pool.close()
+        self.warm.close()
     }
 }
 

@@ -20,8 +20,8 @@ pub(super) const MAX_LIFETIME: Duration = Duration::from_mins(5);
 /// How long a connection may lie idle: below what servers and the proxies before them allow.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A connection that has been idle for longer is tried before it is used, since it may have been closed meanwhile.
-pub(super) const TRUSTED_IDLE: Duration = Duration::from_secs(1);
+/// A connection that has been silent for longer is tried before it is used, since it may have been closed meanwhile.
+pub(super) const TRUSTED_IDLE: Duration = Duration::from_secs(2);
 
 /// How long a statement waits for a row that somebody else holds.
 pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(2);

@@ -57,7 +57,7 @@ impl Network for Postgres {
 
     async fn close(&self) {
         // At most as long as a statement may take: what is still out then has been given up by whoever waited for it.
-        let _ = tokio::time::timeout(self.0.limit, self.0.pool.close()).await;
+        let _ = tokio::time::timeout(self.0.limit, self.0.warm.close()).await;
         let _ = tokio::time::timeout(self.0.limit, self.0.registry.close()).await;
     }
 }
@@ -85,7 +85,8 @@ impl Postgres {
              WHERE biz_tag = {name} AND retired = 0 AND greatest(max_id, floor) <= id_limit - {n} RETURNING max_id",
             nonce(fresh)
         );
-        let (last, count) = match self.execute(&sql).await?.as_slice() {
+        let rows = self.0.session_for_grant().await?.run(&sql, Effect::Commit).await?;
+        let (last, count) = match rows.as_slice() {
             [row] => (row.number("max_id")?, count),
             _ => self.grant_rest(tag, fresh).await?,
         };

@@ -11,8 +11,8 @@ use crate::wire::{Conn, Value};
 #[test]
 fn a_node_whose_database_is_not_there_yet_says_so_and_serves_once_it_is() {
     let mut database = MariaDb::start(&[]);
-    database.stop();
     let setup = Setup::new().set("database.dsn", &database.dsn(DATABASE));
+    database.stop();
     let node = setup.spawn();
     let mut conn = eventually("it accepts", PATIENCE, || Conn::try_connect(node.addr()).ok());
     for command in [&["PING"][..], &["IDGET", "order"]] {
@@ -34,8 +34,9 @@ fn a_node_whose_database_is_not_there_yet_says_so_and_serves_once_it_is() {
 #[test]
 fn a_node_that_waits_for_its_database_stops_at_the_first_signal() {
     let mut database = MariaDb::start(&[]);
+    let setup = Setup::new().set("database.dsn", &database.dsn(DATABASE)).set("server.drain_delay", "60s");
     database.stop();
-    let mut node = Setup::new().set("database.dsn", &database.dsn(DATABASE)).set("server.drain_delay", "60s").spawn();
+    let mut node = setup.spawn();
     eventually("it accepts", PATIENCE, || Conn::try_connect(node.addr()).ok());
     node.signal(Signal::SIGTERM);
     assert_eq!(node.wait().code(), Some(0));

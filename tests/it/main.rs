@@ -38,6 +38,7 @@ mod mariadb_losses;
 mod postgres_faults;
 mod protocol;
 mod shutdown;
+mod slow_database;
 mod slow_readers;
 mod sqlite_faults;
 mod starved;

@@ -51,7 +51,10 @@ impl Drop for InFlight {
         if !self.done {
             let refusal = Refusal::Backend("the refill was broken off; ask again".into());
             let retry_at = self.segment.supply.clock.boot().plus(FIRST_PAUSE);
-            self.segment.change(|state| state.buffer.fail(refusal, retry_at));
+            self.segment.change(|state| {
+                state.cause = None;
+                state.buffer.fail(refusal, retry_at);
+            });
             self.segment.wake();
         }
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions, MySqlSslMode};
-use sqlx::{ConnectOptions as _, Connection as _};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _, SqlSafeStr as _};
 
 use super::errors::{self, Phase, words};
 use crate::store::network::{ACQUIRE_TIMEOUT, IDLE_TIMEOUT, LOCK_TIMEOUT, MAX_LIFETIME, OpenError, TRUSTED_IDLE};
@@ -86,8 +86,13 @@ fn not_opened(error: &sqlx::Error, place: &str) -> OpenError {
     }
 }
 
-/// Connections that open when they are needed.
-pub(super) fn pool(options: MySqlConnectOptions, most: u32, statement_timeout: Duration) -> MySqlPool {
+/// Connections that open when they are needed, each with the statement `prepared`.
+pub(super) fn pool(
+    options: MySqlConnectOptions,
+    most: u32,
+    statement_timeout: Duration,
+    prepared: Option<&'static str>,
+) -> MySqlPool {
     MySqlPoolOptions::new()
         .max_connections(most)
         .acquire_timeout(ACQUIRE_TIMEOUT)
@@ -97,7 +102,15 @@ pub(super) fn pool(options: MySqlConnectOptions, most: u32, statement_timeout: D
         .before_acquire(|connection, about| {
             Box::pin(async move { Ok(about.idle_for <= TRUSTED_IDLE || connection.ping().await.is_ok()) })
         })
-        .after_connect(move |connection, _| Box::pin(settle(connection, statement_timeout)))
+        .after_connect(move |connection, _| {
+            Box::pin(async move {
+                settle(connection, statement_timeout).await?;
+                match prepared {
+                    Some(sql) => connection.prepare(sql.into_sql_str()).await.map(drop),
+                    None => Ok(()),
+                }
+            })
+        })
         .connect_lazy_with(options)
 }
 

@@ -18,6 +18,7 @@ use super::{Postgres, schema};
 use crate::store::network::{
     ACQUIRE_TIMEOUT, IDLE_TIMEOUT, MAX_LIFETIME, OpenError, REGISTRY_CONNECTIONS, SCHEMA_LOCK_TIMEOUT, TRUSTED_IDLE,
 };
+use crate::store::warm::Warm;
 use crate::store::{Config, Kind, Server, StoreError, Tls};
 
 /// The key of the advisory lock under which the tables and the identity are made: "idgn" and "init" as numbers. Such locks
@@ -31,7 +32,7 @@ pub(super) async fn open(config: &Config, may_create: bool) -> Result<Postgres, 
     let refused = |error: sqlx::Error| OpenError::of_store(&place, &failure::of_acquiring(&error, &place));
     reach(&options).await.map_err(refused)?;
     let sessions = Arc::new(Sessions {
-        pool: pool(&options, config.max_open_conns),
+        warm: Warm::new(pool(&options, config.max_open_conns), config.max_open_conns),
         registry: pool(&options, REGISTRY_CONNECTIONS),
         place,
         limit: config.statement_timeout,
@@ -127,7 +128,7 @@ pub(super) async fn found(sessions: &Sessions) -> Result<sqlx::Transaction<'stat
     let place = &sessions.place;
     let begin = format!("BEGIN; {} {}", terms(sessions.limit), lock());
     let patience = SCHEMA_LOCK_TIMEOUT + sessions.limit;
-    match tokio::time::timeout(patience, sessions.pool.begin_with(sqlx::AssertSqlSafe(begin))).await {
+    match tokio::time::timeout(patience, sessions.registry.begin_with(sqlx::AssertSqlSafe(begin))).await {
         Ok(Ok(transaction)) => Ok(transaction),
         Ok(Err(error)) => match failure::of_statement(&error, Effect::Nothing, place).error {
             error if error.reason == "locked" => Err(OpenError::Busy(place.clone(), SCHEMA_LOCK_TIMEOUT)),

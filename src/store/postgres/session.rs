@@ -10,13 +10,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Postgres};
 use tokio::runtime::Handle;
 
 use super::failure::{self, Effect};
 use crate::store::network::{ACQUIRE_TIMEOUT, LOCK_TIMEOUT};
+use crate::store::warm::{Held, Warm};
 use crate::store::{Kind, StoreError};
 
 /// How long the server keeps a transaction in which nothing is sent: a node that hangs holds no locks for longer.
@@ -26,7 +26,7 @@ const IDLE_IN_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Sessions {
     /// Those of the store.
-    pub(super) pool: PgPool,
+    pub(super) warm: Warm<Postgres>,
     /// Those of the worker registry, so that a renewal never waits behind refills.
     pub(super) registry: PgPool,
     /// Host, port and database, for texts.
@@ -40,7 +40,7 @@ pub(super) struct Sessions {
 /// One connection, inside or outside of a transaction.
 pub(super) struct Session {
     /// `None` once it had to be closed.
-    connection: Option<PoolConnection<Postgres>>,
+    held: Option<Held<Postgres>>,
     sessions: Arc<Sessions>,
     state: State,
     /// After this long without an answer the connection is closed.
@@ -80,8 +80,18 @@ fn limits(limit: Duration) -> (Duration, Duration) {
 impl Sessions {
     /// A connection on which each message is a transaction of its own.
     pub(super) async fn session(self: &Arc<Self>) -> Result<Session, StoreError> {
-        let connection = self.pool.acquire().await.map_err(|error| failure::of_acquiring(&error, &self.place))?;
-        Ok(Session { connection: Some(connection), sessions: Arc::clone(self), state: State::Apart, limit: self.limit })
+        let held = self.warm.acquire().await.map_err(|error| failure::of_acquiring(&error, &self.place))?;
+        Ok(self.apart(held))
+    }
+
+    /// The same for a grant, which waits for nothing but grants.
+    pub(super) async fn session_for_grant(self: &Arc<Self>) -> Result<Session, StoreError> {
+        let held = self.warm.acquire_for_grant().await.map_err(|error| failure::of_acquiring(&error, &self.place))?;
+        Ok(self.apart(held))
+    }
+
+    fn apart(self: &Arc<Self>, held: Held<Postgres>) -> Session {
+        Session { held: Some(held), sessions: Arc::clone(self), state: State::Apart, limit: self.limit }
     }
 
     /// A connection with a transaction, which begins with the first statement.
@@ -89,13 +99,6 @@ impl Sessions {
         let mut session = self.session().await?;
         session.state = State::Beginning;
         Ok(session)
-    }
-
-    /// Closes every connection that nobody uses: the name of the server is looked up again for the next.
-    fn forget_idle(&self) {
-        while let Some(connection) = self.pool.try_acquire() {
-            drop(connection.detach());
-        }
     }
 }
 
@@ -110,7 +113,7 @@ impl Session {
     pub(super) async fn run(&mut self, sql: &str, effect: Effect) -> Result<Vec<PgRow>, StoreError> {
         let place = &self.sessions.place;
         let limit = self.limit;
-        let Some(connection) = self.connection.as_mut() else {
+        let Some(held) = self.held.as_mut() else {
             return Err(StoreError::new(Kind::Transient, format!("{place}: the connection is closed")));
         };
         let message = match self.state {
@@ -124,9 +127,15 @@ impl Session {
         if self.state == State::Beginning {
             self.state = State::Open;
         }
-        let answer = sqlx::raw_sql(AssertSqlSafe(message)).fetch_all(&mut **connection);
+        let Some(connection) = held.connection() else {
+            return Err(StoreError::new(Kind::Transient, format!("{place}: the connection is closed")));
+        };
+        let answer = sqlx::raw_sql(AssertSqlSafe(message)).fetch_all(connection);
         let failure = match tokio::time::timeout(limit, answer).await {
-            Ok(Ok(rows)) => return Ok(rows),
+            Ok(Ok(rows)) => {
+                held.settled();
+                return Ok(rows);
+            }
             Ok(Err(error)) => failure::of_statement(&error, effect, place),
             Err(_) => failure::of_silence(effect, place, limit),
         };
@@ -135,10 +144,11 @@ impl Session {
         }
         if failure.close {
             // Not a polite end, which could wait for the statement that hangs: the socket is closed here and now.
-            drop(self.connection.take().map(PoolConnection::detach));
+            held.close();
+            self.sessions.warm.doubt();
         }
         if failure.astray {
-            self.sessions.forget_idle();
+            self.sessions.warm.forget();
         }
         Err(failure.error)
     }
@@ -155,11 +165,13 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         let open = matches!(self.state, State::Open | State::Failed);
-        let (true, Some(mut connection)) = (open, self.connection.take()) else { return };
+        let (true, Some(mut held)) = (open, self.held.take()) else { return };
         self.sessions.runtime.spawn(async move {
-            let rollback = sqlx::raw_sql("ROLLBACK").execute(&mut *connection);
-            if !matches!(tokio::time::timeout(ACQUIRE_TIMEOUT, rollback).await, Ok(Ok(_))) {
-                drop(connection.detach());
+            let Some(connection) = held.connection() else { return };
+            let rollback = sqlx::raw_sql("ROLLBACK").execute(connection);
+            match tokio::time::timeout(ACQUIRE_TIMEOUT, rollback).await {
+                Ok(Ok(_)) => held.settled(),
+                _ => held.close(),
             }
         });
     }

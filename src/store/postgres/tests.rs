@@ -188,8 +188,9 @@ async fn a_server_that_was_made_read_only_is_left_at_once() {
     database.end_sessions().await;
     let refused = open(&database.config(None)).await.expect_err("a start there");
     assert!(matches!(refused, OpenError::ReadOnly(..)) && !refused.may_pass(), "{refused}");
-    let ended = store.grant(&tag, 10).await.expect_err("its session was ended");
-    assert_eq!(ended.reason, "connection", "{ended}");
+    // Its session was ended, unless that was noticed already.
+    let ended = store.grant(&tag, 10).await.expect_err("not written to");
+    assert!(["connection", "readonly"].contains(&ended.reason), "{ended}");
     let error = store.grant(&tag, 10).await.expect_err("fenced");
     assert_eq!((error.kind, error.reason), (Kind::Transient, "readonly"), "{error}");
     let back = "BEGIN READ WRITE; DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET default_transaction_read_only', \
