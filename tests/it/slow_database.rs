@@ -27,7 +27,7 @@ fn ok(conn: &mut Conn, words: &[&str]) {
 
 /// A node on `dsn`, a database that is initialised for it, that asks the database for nothing but ids.
 fn quiet(dsn: &str) -> Setup {
-    let setup = Setup::in_memory().set("database.dsn", dsn).set("tags.refresh", "1h");
+    let setup = Setup::in_memory().set("database.dsn", dsn).set("tags.refresh", "1m");
     let (code, text) = setup.run(&["init"]);
     assert_eq!(code, 0, "idgen init: {text}");
     setup
