@@ -140,6 +140,7 @@ fn five_hundred_clients_on_a_cold_tag_get_ids_within_wait_max_from_a_database_th
         errors.is_empty() && used < Duration::from_millis(150)
     });
     assert!(good, "each time somebody waited in vain, or the node was busy while all waited");
+    assert!(!cpu(&node).is_zero(), "its processor time is not seen at all");
 }
 
 /// 50 000 ids a second for `time`: the slowest request.
