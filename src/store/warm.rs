@@ -138,7 +138,9 @@ impl<DB: Database> Warm<DB> {
             std::mem::take(&mut state.ready)
         };
         // The pool says goodbye, and counts them until then.
-        ready.into_iter().for_each(|ready| retire(ready.connection));
+        for ready in ready {
+            retire(ready.connection);
+        }
         self.0.pool.close().await;
     }
 }
@@ -203,12 +205,16 @@ impl<DB: Database> Shared<DB> {
     }
 
     fn doubt(&self) {
-        self.state().ready.iter_mut().for_each(|ready| ready.answered = Boot(0));
+        for ready in &mut self.state().ready {
+            ready.answered = Boot(0);
+        }
     }
 
     fn forget(&self) {
         let ready = std::mem::take(&mut self.state().ready);
-        ready.into_iter().for_each(|ready| drop(ready.connection.detach()));
+        for ready in ready {
+            drop(ready.connection.detach());
+        }
     }
 
     /// Closes what is too old, or has been of no use for long, opens what is missing, and asks one of the [`KEPT`] that

@@ -105,9 +105,11 @@ pub(super) fn pool(
         .after_connect(move |connection, _| {
             Box::pin(async move {
                 settle(connection, statement_timeout).await?;
-                match prepared {
-                    Some(sql) => connection.prepare(sql.into_sql_str()).await.map(drop),
-                    None => Ok(()),
+                let Some(sql) = prepared else { return Ok(()) };
+                match connection.prepare(sql.into_sql_str()).await {
+                    // What the server has against it, at the first start that there are no tables, is told by its use.
+                    Ok(_) | Err(sqlx::Error::Database(_)) => Ok(()),
+                    Err(error) => Err(error),
                 }
             })
         })
