@@ -223,4 +223,5 @@ fn connections_that_mariadb_closes_for_being_idle_cost_no_client_an_error() {
     drawn.draw_all(&mut conn, 250);
     assert_eq!(drawn.distinct(), Ok(750));
     assert_eq!(drawn.highest(), 750, "no id is skipped");
+    assert_eq!(failures(&stage.node, "few", "connection"), 0, "a grant was sent on a connection that was closed");
 }
