@@ -61,11 +61,11 @@ fn a_mariadb_that_takes_two_seconds_a_grant_makes_the_step_grow() {
     ok(&mut conn, &["IDTAG", "CREATE", "grows", "STEP", "100", "MINSTEP", "100", "MAXSTEP", "1000000"]);
     drawn.draw_all(&mut conn, 1);
     let node = stage.node.addr();
-    let stop = AtomicBool::new(false);
+    let enough = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let drawing = scope.spawn(|| {
             let mut conn = Conn::try_connect(node).unwrap();
-            while !stop.load(Ordering::Relaxed) {
+            while !enough.load(Ordering::Relaxed) {
                 drawn.draw_all(&mut conn, 10);
             }
         });
@@ -76,7 +76,7 @@ fn a_mariadb_that_takes_two_seconds_a_grant_makes_the_step_grow() {
             assert_eq!(stage.proxy.counts().held, grant, "a second grant of the tag is in flight");
             stage.proxy.release();
         }
-        stop.store(true, Ordering::Relaxed);
+        enough.store(true, Ordering::Relaxed);
         drawing.join().unwrap();
     });
     let step = conn.call(&["IDINFO", "grows"]).field("step").int();
@@ -223,4 +223,5 @@ fn connections_that_mariadb_closes_for_being_idle_cost_no_client_an_error() {
     drawn.draw_all(&mut conn, 250);
     assert_eq!(drawn.distinct(), Ok(750));
     assert_eq!(drawn.highest(), 750, "no id is skipped");
+    assert_eq!(failures(&stage.node, "few", "connection"), 0, "a grant was sent on a connection that was closed");
 }

@@ -50,6 +50,12 @@ struct Lane {
     cut_after: Option<u64>,
 }
 
+/// Whether `statement` contains `text`, and not only as the beginning of a longer word: COMMIT is not in READ COMMITTED.
+fn says(statement: &str, text: &str) -> bool {
+    let goes_on = |at: usize| statement[at + text.len()..].starts_with(|next: char| next.is_ascii_alphanumeric());
+    statement.match_indices(text).any(|(at, _)| !goes_on(at))
+}
+
 /// Requests whose statement contains a text.
 #[derive(Clone, Debug)]
 struct Match {
@@ -63,7 +69,7 @@ struct Match {
 
 impl Match {
     fn hits(&mut self, statement: &str) -> bool {
-        if self.times == 0 || !statement.contains(&self.text) {
+        if self.times == 0 || !says(statement, &self.text) {
             return false;
         }
         self.seen += 1;
@@ -251,7 +257,7 @@ impl Proxy {
     /// How many requests have been passed on whose statement contains `text`.
     pub fn requests(&self, text: &str) -> u64 {
         let rules = self.shared.rules();
-        rules.statements.iter().filter(|(statement, _)| statement.contains(text)).map(|(_, count)| count).sum()
+        rules.statements.iter().filter(|(statement, _)| says(statement, text)).map(|(_, count)| count).sum()
     }
 }
 
