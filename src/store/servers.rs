@@ -76,8 +76,17 @@ impl Drop for MySqlDatabase {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
                 let database = std::mem::ManuallyDrop::new(Self { server, name });
+                let mut admin = database.admin().await;
+                // The test's runtime stands still meanwhile: a transaction that it has yet to roll back would keep the
+                // tables for ever.
+                let others = "SELECT CAST(id AS CHAR) FROM information_schema.processlist WHERE db = ?";
+                let others = sqlx::query_scalar::<_, String>(others).bind(&database.name).fetch_all(&mut admin).await;
+                for other in others.expect("the connections to it") {
+                    // It may have ended by itself.
+                    drop(admin.execute(AssertSqlSafe(format!("KILL {other}"))).await);
+                }
                 let sql = format!("DROP DATABASE IF EXISTS {}", database.name);
-                drop(database.admin().await.execute(AssertSqlSafe(sql)).await);
+                drop(admin.execute(AssertSqlSafe(sql)).await);
             });
         });
         // Should it fail, it has said so; a second panic would hide the test's own.
