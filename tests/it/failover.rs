@@ -13,12 +13,15 @@ use crate::history::Clients;
 use crate::load::Dice;
 use crate::node::{PATIENCE, eventually};
 use crate::services::{DATABASE, MariaDb, Postgres};
+use crate::soak;
 
 /// What requests may be told besides ids.
 const SHORTAGES: &[&str] = &["LOADING", "TRYAGAIN", "IDBACKEND"];
 
 /// What the two databases do each in its own way.
 trait Server: Sized {
+    /// The name of its store.
+    const STORE: &str;
     /// A primary that waits for its replica.
     fn pair() -> (Self, Self);
     fn addr(&self) -> SocketAddr;
@@ -38,6 +41,8 @@ const SEMI_SYNC: &[&str] = &[
 ];
 
 impl Server for MariaDb {
+    const STORE: &str = "mysql";
+
     fn pair() -> (Self, Self) {
         let mut primary = Self::start(&["--server-id=1", "--log-bin"]);
         let replica = Self::replica_of(&primary);
@@ -70,6 +75,8 @@ impl Server for MariaDb {
 }
 
 impl Server for Postgres {
+    const STORE: &str = "postgres";
+
     fn pair() -> (Self, Self) {
         let primary = Self::start(&[]);
         let replica = Self::replica_of(&primary);
@@ -116,7 +123,7 @@ fn order_is_kept<S: Server>() {
         eventually(what, PATIENCE, || (clients.answered() > before + 1000).then_some(()));
     };
     serves("ids are served");
-    for _ in 0..3 {
+    for _ in 0..if soak() { 50 } else { 3 } {
         std::thread::sleep(dice.millis(50, 500)); // the random moment
         primary.kill9();
         std::thread::sleep(dice.millis(0, 1000)); // it is away for a while
@@ -130,6 +137,8 @@ fn order_is_kept<S: Server>() {
     proxy.repoint(replica.addr());
     proxy.pass();
     serves("ids are served after the failover");
+    let regressions = fleet.sum(&format!("idgen_store_regression_total{{store=\"{}\"}}", S::STORE));
+    assert_eq!(regressions.to_string(), "0", "commits were lost");
     let mut history = clients.finish();
     history.verdict(3, SHORTAGES);
     is_strict(&history);

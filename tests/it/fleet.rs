@@ -78,7 +78,7 @@ impl Fleet {
     }
 
     /// The sum of `metric` over the nodes; a node that does not have it counts as a failure.
-    fn sum(&self, metric: &str) -> f64 {
+    pub fn sum(&self, metric: &str) -> f64 {
         let node = |at| self.node(at).metric(metric).unwrap_or_else(|| panic!("node {at} has no {metric}"));
         (0..self.nodes.len()).map(node).sum()
     }
