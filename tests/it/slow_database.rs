@@ -47,7 +47,9 @@ fn a_grant_is_one_round_trip(dsn: &str, proxy: &Proxy, grant: &str) {
     let node = quiet(dsn).start();
     let mut conn = node.connect();
     let tags = ["a", "b", "c", "d"];
-    tags.iter().for_each(|tag| ok(&mut conn, &["IDTAG", "CREATE", tag]));
+    for tag in tags {
+        ok(&mut conn, &["IDTAG", "CREATE", tag]);
+    }
     proxy.delay(To::Client, TRIP);
     std::thread::sleep(Duration::from_secs(4)); // the rest: what lies idle so long was tried before it was used
     for tag in tags {
@@ -88,7 +90,9 @@ fn five_hundred(node: &Node, tag: &str, time: Duration) -> (BTreeMap<String, u64
                     let mut errors = BTreeMap::<String, u64>::new();
                     let mut conns: Vec<Conn> = (0..500 / THREADS).map(|_| node.connect()).collect();
                     let mut round = || {
-                        conns.iter_mut().for_each(|conn| conn.send(&ask));
+                        for conn in &mut conns {
+                            conn.send(&ask);
+                        }
                         for reply in conns.iter_mut().map(Conn::read) {
                             match reply {
                                 Value::Error(text) => *errors.entry(text).or_default() += 1,
@@ -129,7 +133,9 @@ fn five_hundred_clients_on_a_cold_tag_get_ids_within_wait_max_from_a_database_th
     let node = quiet(&MariaDb::dsn_at(proxy.addr(), "idgen")).set("server.wait_max", "250ms").start();
     let mut conn = node.connect();
     let tags: Vec<String> = (0..ATTEMPTS).map(|at| format!("order{at}")).collect();
-    tags.iter().for_each(|tag| ok(&mut conn, &["IDTAG", "CREATE", tag, "STEP", "100", "MINSTEP", "100"]));
+    for tag in &tags {
+        ok(&mut conn, &["IDTAG", "CREATE", tag, "STEP", "100", "MINSTEP", "100"]);
+    }
     proxy.delay(To::Client, SLOW);
     let good = tags.iter().any(|tag| {
         let (errors, used) = five_hundred(&node, tag, Duration::from_secs(2));
