@@ -114,8 +114,9 @@ fn passwords_come_from_the_environment_and_stand_in_no_text() {
     let users = "auth:\n  users:\n    - name: mover\n      token_sha256: \
                  [\"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08\"]\n      acl: \"~* +idinfo +idtag\"\n";
     let setup = Setup::in_memory().config(users).env("IDGEN_IMPORT_SOURCE", &source);
-    let _node = setup.spawn();
-    crate::node::eventually("the node answers", crate::node::PATIENCE, || Conn::try_connect(setup.addr()).ok());
+    let node = setup.spawn();
+    let ready = || (node.try_http("/readyz")?.0 == 200).then_some(());
+    crate::node::eventually("the node is ready", crate::node::PATIENCE, ready);
 
     let (code, text) = import(&setup, &["leaf"]);
     assert!(code == 1 && text.contains("asks for a login: --user NAME"), "{text}");

@@ -112,7 +112,9 @@ fn with_users() -> Node {
     let yaml = format!("rate_limit: {{ qps: 1, burst: 100 }}\nauth:\n  users:\n{users}");
     let node = Setup::new().config(&yaml).spawn();
     eventually("the node is ready", PATIENCE, || {
-        matches!(Conn::try_connect(node.addr()).ok()?.try_call(&["PING"]).ok()?, Value::Error(_)).then_some(())
+        let mut conn = Conn::try_connect(node.addr()).ok()?;
+        conn.try_call(&["AUTH", "root", "secret"]).ok()?;
+        (conn.try_call(&["PING"]).ok()? == Value::Simple("PONG".into())).then_some(())
     });
     node
 }

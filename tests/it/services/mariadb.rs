@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::DATABASE;
 use super::process::{Process, Session, folder, folder_in, program, run, try_run};
-use crate::node::{PATIENCE, eventually, free_port};
+use crate::node::{PATIENCE, free_port};
 
 /// A server with a folder of its own; its user `root` has no password.
 pub struct MariaDb {
@@ -179,11 +179,6 @@ impl MariaDb {
     pub fn connections(&self) -> u64 {
         let count = "SELECT count(*) - 1 FROM information_schema.processlist WHERE command <> 'Daemon' AND host <> ''";
         self.sql_in("", count).parse().unwrap()
-    }
-
-    /// Waits until nobody else is connected.
-    pub fn await_alone(&self) {
-        eventually("everybody has left the database", PATIENCE, || (self.connections() == 0).then_some(()));
     }
 
     /// The server's folder; its data lies in `data`, its log in `log`.
