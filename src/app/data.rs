@@ -12,6 +12,7 @@ use crate::engine::snowflake::layout::Layout;
 use crate::health::{Health, Part, State};
 use crate::registry::WorkerRegistry;
 use crate::registry::sql::{Rows, SqlRegistry, create_bounds};
+use crate::router::WEAK;
 use crate::store::identity::{self, Identity, IdentityError};
 use crate::store::mysql::MySql;
 use crate::store::network::{self, Network};
@@ -175,7 +176,7 @@ impl Data {
             return Err(Error::Refused(format!("{text}; put it right, or set database.durability to warn")));
         }
         tracing::warn!(error_kind = "system", "{text}");
-        Ok("unique-unless-store-loses-commits")
+        Ok(WEAK)
     }
 
     /// Says which database this is.

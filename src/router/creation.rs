@@ -10,7 +10,7 @@ use crate::ids::{MAX_ID, TagName};
 use crate::store::{Alteration, Definition, EngineKind, Order, Row};
 
 /// The guarantee of a store that keeps what it has confirmed.
-const UNIQUE: &str = "unique";
+pub(super) const UNIQUE: &str = "unique";
 
 impl Router {
     /// The row of `tag`, made by `wanted` and the defaults unless it stands, and whether it was made. The row of a tag that
@@ -39,7 +39,7 @@ impl Router {
         (self.guarantee() != UNIQUE).then(|| {
             format!(
                 "ORDER strict needs a database that keeps what it has confirmed, and the settings of {store} may lose it: \
-                 put right what idgen's log names at its start, then restart idgen"
+                 put right what idgen's log names, then restart idgen"
             )
         })
     }

@@ -4,7 +4,7 @@
 //! unknown tag is looked up in the store before anything is said about it, so that a tag created on one node can be used
 //! on another at once. Every change is made in the store first and applied here after it is durable.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -176,7 +176,12 @@ pub struct Router {
     /// When the catalogue was last read, by the boot clock; 0: never.
     fresh_at: AtomicU64,
     admissions: tokio::sync::Semaphore,
+    /// Whether the store's settings were found weak after its start.
+    weakened: AtomicBool,
 }
+
+/// What remains of [`UNIQUE`](creation::UNIQUE) where the store's settings may lose what it has confirmed.
+pub const WEAK: &str = "unique-unless-store-loses-commits";
 
 /// How many unknown tags may be asked of the store at once; the rest wait for their turn.
 const MAX_ADMISSIONS: usize = 8;
@@ -191,6 +196,7 @@ impl Router {
             revision: AtomicU64::new(0),
             fresh_at: AtomicU64::new(0),
             admissions: tokio::sync::Semaphore::new(MAX_ADMISSIONS),
+            weakened: AtomicBool::new(false),
         }
     }
 
@@ -201,6 +207,9 @@ impl Router {
 
     /// What the store guarantees; nothing before it is open.
     fn guarantee(&self) -> &'static str {
+        if self.weakened.load(Ordering::Relaxed) {
+            return WEAK;
+        }
         self.parts.guarantee.get().copied().unwrap_or_default()
     }
 

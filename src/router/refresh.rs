@@ -11,14 +11,17 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::creation::difference;
+use super::creation::{UNIQUE, difference};
 use super::{Declared, Entry, Error, Router, Wanted};
 use crate::clock::Boot;
-use crate::engine::Refusal;
+use crate::engine::{Engine, Refusal};
 use crate::glob::glob;
 use crate::health::{Change, Part, State};
 use crate::ids::TagName;
 use crate::store::{Alteration, EngineKind, Order, Row, StoreError};
+
+/// How often the settings of the store are looked at while it is used.
+const LOOK_AT_SETTINGS: Duration = Duration::from_secs(5);
 
 impl Router {
     /// Reads the whole catalogue and creates the declared tags that don't exist; gives warnings about declared tags that
@@ -87,14 +90,49 @@ impl Router {
         }
     }
 
-    /// Polls the store until `cancel`.
+    /// Polls the store until `cancel`, and looks now and then at what its settings keep.
     pub async fn keep_fresh(self: Arc<Self>, cancel: CancellationToken) {
+        let mut looked = self.parts.clock.boot();
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = tokio::time::sleep(self.config.refresh) => {}
             }
             self.poll().await;
+            let now = self.parts.clock.boot();
+            if now.since(looked) >= LOOK_AT_SETTINGS {
+                looked = now;
+                self.look_at_settings().await;
+            }
+        }
+    }
+
+    /// Settings can change under a running node, or a failover lead to a server that has others: from then on the weaker
+    /// guarantee is told and strict tags are closed. That they are right again is believed at the next start only, since
+    /// what was confirmed meanwhile may still be lost.
+    pub(super) async fn look_at_settings(&self) {
+        if self.guarantee() != UNIQUE {
+            return;
+        }
+        // A store that does not answer confirms nothing either.
+        let Ok(weaknesses) = self.parts.store.durability().await else { return };
+        if weaknesses.is_empty() {
+            return;
+        }
+        self.weakened.store(true, Ordering::Relaxed);
+        let store = self.store_name();
+        self.parts.metrics.store(store).durable.set(0);
+        tracing::error!(
+            store,
+            error_kind = "system",
+            "the settings have changed and may lose acknowledged grants: {}; strict tags are closed until idgen is restarted \
+             on settings that keep them",
+            weaknesses.join("; ")
+        );
+        for entry in self.catalogue.all() {
+            if let (Engine::Strict(strict), Some(refusal)) = (entry.engine(), self.strict_refusal()) {
+                strict.distrust(&refusal);
+            }
         }
     }
 

@@ -419,3 +419,20 @@ async fn a_clean_stop_gives_back_what_was_not_issued() {
     assert_eq!(bench.store.find(&tag("order")).await.expect("answers").expect("a row").max_id, 3);
     assert!(draw(&bench, &entry).await.is_err(), "nothing is served after the stop");
 }
+
+#[tokio::test]
+async fn settings_that_become_weak_close_strict_tags_and_are_told() {
+    let bench = Router::in_memory(Config::default());
+    let strict = Wanted { order: Some(Order::Strict), ..Wanted::default() };
+    bench.router.create(&tag("strict"), &strict).await.expect("the bench's store is trusted");
+    let entry = bench.router.known(&tag("strict")).await.expect("there");
+    assert_eq!(draw(&bench, &entry).await, Ok(1));
+    bench.router.look_at_settings().await;
+    let refused = draw(&bench, &entry).await.expect_err("closed");
+    assert!(matches!(&refused, Refusal::Backend(text) if text.contains("settings")), "{refused}");
+    assert_eq!(bench.router.info(&entry).guarantee, WEAK);
+    let error = bench.router.create(&tag("another"), &strict).await.expect_err("no longer to be had");
+    assert!(matches!(error, Error::WrongType(_)), "{error}");
+    let order = bench.router.admit(&tag("order")).await.expect("other tags go on");
+    assert_eq!(draw(&bench, &order).await, Ok(1));
+}

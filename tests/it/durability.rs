@@ -57,6 +57,24 @@ fn a_mariadb_that_flushes_later_is_told_and_has_no_strict_tags() {
 }
 
 #[test]
+fn settings_that_are_weakened_under_a_running_node_close_its_strict_tags() {
+    let server = MariaDb::start(&[]);
+    let node = setup(&server.dsn(DATABASE)).start();
+    let mut conn = node.connect();
+    assert_eq!(conn.call(&["IDTAG", "CREATE", "strict", "ORDER", "strict"]), Value::Simple("OK".into()));
+    assert_eq!(conn.call(&["IDGET", "strict"]), Value::Int(1));
+    server.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 2");
+    let durable = "idgen_store_durable{store=\"mysql\"}";
+    eventually("it is noticed", PATIENCE, || (node.metric(durable) == Some(0.0)).then_some(()));
+    eventually("the tag is closed", PATIENCE, || {
+        matches!(conn.call(&["IDGET", "strict"]), Value::Error(text) if text.starts_with("IDBACKEND ")).then_some(())
+    });
+    assert_eq!(conn.call(&["IDINFO", "strict"]).field("guarantee").text(), "unique-unless-store-loses-commits");
+    assert!(node.log().contains("innodb_flush_log_at_trx_commit"), "the log names the setting");
+    assert_eq!(conn.call(&["IDGET", "other"]), Value::Int(1), "other tags go on");
+}
+
+#[test]
 fn a_postgresql_that_commits_later_is_told_and_has_no_strict_tags() {
     let server = Postgres::start(&[]);
     let dsn = server.dsn(DATABASE);

@@ -278,8 +278,10 @@ impl Supply {
                 "the row of the tag has vanished from {store}: the tag is closed until the row is restored"
             );
         }
+        // Each node knows what it was given itself.
+        let others = if self.store.shared() { ", and no less than any other node names" } else { "" };
         Refusal::Backend(format!(
-            "its row has vanished from {store}; restore it with a max_id of {highest} or more, or use another tag"
+            "its row has vanished from {store}; restore it with a max_id of {highest} or more{others}, or use another tag"
         ))
     }
 }

@@ -264,6 +264,11 @@ impl Strict {
         self.close(&Refusal::TryAgain("this node is stopping".into()));
     }
 
+    /// Gives no more ids, because the store can no longer keep what strict order promises.
+    pub fn distrust(&self, refusal: &Refusal) {
+        self.close(refusal);
+    }
+
     fn close(&self, refusal: &Refusal) {
         self.refuse_all(|state| (refusal.clone(), state.gather.close(refusal.clone()), ()));
     }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use super::DATABASE;
@@ -117,6 +118,15 @@ impl Postgres {
         let mut process = self.process.take().expect("it has ended already");
         process.signal_all(Signal::SIGKILL);
         process.wait();
+        // One that was born meanwhile knows no parent any more, and would keep the shared memory.
+        let data = self.folder.path().join("data");
+        eventually("its processes have ended", PATIENCE, || {
+            let left = working_in(&data);
+            for pid in &left {
+                let _ = kill(*pid, Signal::SIGKILL);
+            }
+            left.is_empty().then_some(())
+        });
     }
 
     /// What `pg_ctl stop -m immediate` does: nothing is flushed, the next start recovers from the log.
@@ -286,4 +296,11 @@ fn a_paused_postgresql_says_nothing_and_goes_on_later() {
     server.resume();
     let status = eventually("the answer comes", PATIENCE, || waiting.try_wait().unwrap());
     assert!(status.success());
+}
+
+/// The processes whose working folder is `folder`, as it is for all of a PostgreSQL server.
+fn working_in(folder: &Path) -> Vec<Pid> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let within = processes.filter(|process| fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd == folder));
+    within.filter_map(|process| process.file_name().to_str()?.parse().ok().map(Pid::from_raw)).collect()
 }
