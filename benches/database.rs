@@ -6,14 +6,18 @@
 //!
 //! `cargo bench --bench database -- [--quick] [--check] [--save]`, as for `pipeline`.
 
-// A benchmark may stop at the first surprise, and has to measure real time.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "a benchmark may stop at the first surprise, and has to measure real time"
+)]
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-// Each benchmark uses a part of it.
-#[allow(dead_code)]
+#[allow(dead_code, reason = "each benchmark uses a part of it")]
 mod load;
 
 use load::{Options, Server, measure, output};

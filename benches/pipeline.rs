@@ -7,8 +7,13 @@
 //! `cargo bench --bench pipeline -- [--quick] [--check] [--save]`: `--quick` is one short round (also what `cargo test` runs,
 //! so that this cannot rot), `--check` fails below the least ratios, `--save` writes the table to `benches/results/`.
 
-// A benchmark may stop at the first surprise, and has to measure real time.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "a benchmark may stop at the first surprise, and has to measure real time"
+)]
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,8 +21,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-// Each benchmark uses a part of it.
-#[allow(dead_code)]
+#[allow(dead_code, reason = "each benchmark uses a part of it")]
 mod load;
 
 use load::{Options, Sample, Server, free_address, measure, output};

@@ -134,8 +134,7 @@ pub fn measure(server: &Server, connections: usize, depth: usize, time: Duration
     })
 }
 
-/// Counts stay far below 2^52, where this is exact.
-#[allow(clippy::cast_precision_loss)]
+#[allow(clippy::cast_precision_loss, reason = "counts stay far below 2^52, where it is exact")]
 pub fn float(count: u64) -> f64 {
     count as f64
 }
@@ -154,8 +153,7 @@ fn client(server: &Server, depth: usize, stop: &AtomicBool, done: &AtomicU64, er
         while left > 0 {
             let got = stream.read(&mut bytes).unwrap();
             assert!(got > 0, "the server closed the connection");
-            // Plain counting compiles to vector code, so no crate is needed for it.
-            #[allow(clippy::naive_bytecount)]
+            #[allow(clippy::naive_bytecount, reason = "it compiles to vector code, so no crate is needed")]
             let count = |wanted: u8| bytes[..got].iter().filter(|byte| **byte == wanted).count();
             left -= count(b'\n');
             if bytes[..got].contains(&b'-') {

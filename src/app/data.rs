@@ -12,7 +12,7 @@ use crate::engine::snowflake::layout::Layout;
 use crate::health::{Health, Part, State};
 use crate::registry::WorkerRegistry;
 use crate::registry::sql::{Rows, SqlRegistry, create_bounds};
-use crate::router::WEAK;
+use crate::router::{UNIQUE, WEAK};
 use crate::store::identity::{self, Identity, IdentityError};
 use crate::store::mysql::MySql;
 use crate::store::network::{self, Network};
@@ -169,7 +169,7 @@ impl Data {
     pub(super) async fn guarantee(&self, config: &Config) -> Result<&'static str, Error> {
         let weaknesses = self.store.durability().await.map_err(|error| Error::Failed(error.text))?;
         if weaknesses.is_empty() {
-            return Ok("unique");
+            return Ok(UNIQUE);
         }
         let text = format!("{} may lose acknowledged grants: {}", self.place, weaknesses.join("; "));
         if config.database.durability == Durability::Strict {

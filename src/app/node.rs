@@ -17,7 +17,7 @@ use crate::health::{Health, Part, Phase, State};
 use crate::ids::Incarnation;
 use crate::metrics::Metrics;
 use crate::registry::anchored::{Anchored as Registry, Facts};
-use crate::router::{Parts, Router};
+use crate::router::{Parts, Router, UNIQUE};
 use crate::server;
 use crate::store::Dialect;
 use crate::store::anchored::Anchored as Store;
@@ -85,7 +85,7 @@ impl Node {
     pub(super) async fn open(&self, config: &Config) -> Result<Data, Error> {
         let data = Data::open_when_there(config, &self.health).await?;
         let guarantee = data.guarantee(config).await?;
-        self.metrics.store(self.router.store_name()).durable.set(i64::from(guarantee == "unique"));
+        self.metrics.store(self.router.store_name()).durable.set(i64::from(guarantee == UNIQUE));
         data.announce();
         self.store.open(Arc::clone(&data.store));
         self.registry.open(Arc::clone(&data.registry));

@@ -5,12 +5,9 @@
 
 use std::fmt::Display;
 
-use super::{Error, Refusal, Router, Wanted};
+use super::{Error, Refusal, Router, UNIQUE, Wanted};
 use crate::ids::{MAX_ID, TagName};
 use crate::store::{Alteration, Definition, EngineKind, Order, Row};
-
-/// The guarantee of a store that keeps what it has confirmed.
-pub(super) const UNIQUE: &str = "unique";
 
 impl Router {
     /// The row of `tag`, made by `wanted` and the defaults unless it stands, and whether it was made. The row of a tag that

@@ -186,7 +186,7 @@ impl Entry {
             }
             Engine::Snowflake(_) => {}
         }
-        if row.revision > self.row.load().revision {
+        if newer {
             let rate = row.definition.rate();
             self.limit.change(rate, now);
             self.metrics.rate_limit.set(rate.qps());

@@ -180,7 +180,10 @@ pub struct Router {
     weakened: AtomicBool,
 }
 
-/// What remains of [`UNIQUE`](creation::UNIQUE) where the store's settings may lose what it has confirmed.
+/// The guarantee of a store that keeps what it has confirmed.
+pub const UNIQUE: &str = "unique";
+
+/// What remains of [`UNIQUE`] where the store's settings may lose what it has confirmed.
 pub const WEAK: &str = "unique-unless-store-loses-commits";
 
 /// How many unknown tags may be asked of the store at once; the rest wait for their turn.

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::creation::{UNIQUE, difference};
-use super::{Declared, Entry, Error, Router, Wanted};
+use super::creation::difference;
+use super::{Declared, Entry, Error, Router, UNIQUE, Wanted};
 use crate::clock::Boot;
 use crate::engine::{Engine, Refusal};
 use crate::glob::glob;
@@ -111,27 +111,28 @@ impl Router {
     /// guarantee is told and strict tags are closed. That they are right again is believed at the next start only, since
     /// what was confirmed meanwhile may still be lost.
     pub(super) async fn look_at_settings(&self) {
-        if self.guarantee() != UNIQUE {
-            return;
+        if self.guarantee() == UNIQUE {
+            // A store that does not answer confirms nothing either.
+            let Ok(weaknesses) = self.parts.store.durability().await else { return };
+            if weaknesses.is_empty() {
+                return;
+            }
+            self.weakened.store(true, Ordering::Relaxed);
+            let store = self.store_name();
+            self.parts.metrics.store(store).durable.set(0);
+            tracing::error!(
+                store,
+                error_kind = "system",
+                "the settings have changed and may lose acknowledged grants: {}; strict tags are closed until idgen is \
+                 restarted on settings that keep them",
+                weaknesses.join("; ")
+            );
         }
-        // A store that does not answer confirms nothing either.
-        let Ok(weaknesses) = self.parts.store.durability().await else { return };
-        if weaknesses.is_empty() {
-            return;
-        }
-        self.weakened.store(true, Ordering::Relaxed);
-        let store = self.store_name();
-        self.parts.metrics.store(store).durable.set(0);
-        tracing::error!(
-            store,
-            error_kind = "system",
-            "the settings have changed and may lose acknowledged grants: {}; strict tags are closed until idgen is restarted \
-             on settings that keep them",
-            weaknesses.join("; ")
-        );
+        // At every look: a tag that was being entered at that moment is not missed.
+        let Some(refusal) = self.strict_refusal() else { return };
         for entry in self.catalogue.all() {
-            if let (Engine::Strict(strict), Some(refusal)) = (entry.engine(), self.strict_refusal()) {
-                strict.distrust(&refusal);
+            if let Engine::Strict(strict) = entry.engine() {
+                strict.close(&refusal);
             }
         }
     }

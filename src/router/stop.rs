@@ -69,7 +69,7 @@ impl Router {
             }
         }
         self.parts.metrics.discarded.add("stop", skipped);
-        tracing::info!(returned, skipped, "unused ids given back to the {}", self.store_name());
+        tracing::info!(returned, skipped, "unused ids given back to {}", self.store_name());
         if late > 0 {
             tracing::warn!(error_kind = "system", "the unused ids of {late} tags were skipped: no time was left");
         }

@@ -7,15 +7,15 @@
 // The rules below are for the server: a test may stop at the first surprise, and has to measure real time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
-#[allow(dead_code)] // each test uses what it needs of it
+#[allow(dead_code, reason = "each test uses what it needs of it")]
 mod chaos;
 mod checkers;
 mod history;
 mod load;
 mod node;
-#[allow(dead_code)] // each test uses what it needs of it
+#[allow(dead_code, reason = "each test uses what it needs of it")]
 mod outage;
-#[allow(dead_code)] // each test uses what it needs of it
+#[allow(dead_code, reason = "each test uses what it needs of it")]
 mod services;
 mod wire;
 

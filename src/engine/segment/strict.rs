@@ -264,12 +264,8 @@ impl Strict {
         self.close(&Refusal::TryAgain("this node is stopping".into()));
     }
 
-    /// Gives no more ids, because the store can no longer keep what strict order promises.
-    pub fn distrust(&self, refusal: &Refusal) {
-        self.close(refusal);
-    }
-
-    fn close(&self, refusal: &Refusal) {
+    /// Gives no more ids, ever; requests are told `refusal`. Closed before, it stays as it was.
+    pub fn close(&self, refusal: &Refusal) {
         self.refuse_all(|state| (refusal.clone(), state.gather.close(refusal.clone()), ()));
     }
 
